@@ -1,0 +1,12 @@
+"""Recurrences of matrix memories: tensors in, tensors out.
+
+`shm` builds C and U from vectors inside a fused kernel; `hadamard` takes any C and U. Each has the backends `reference` (a plain
+loop, the judge), `scan` (associative scan in plain PyTorch), `cpu` (numba) and `triton` (CUDA).
+"""
+
+from ._backends import usable as backends
+from ._checks import check_clip
+from .hadamard import hadamard
+from .shm import shm
+
+__all__ = ["backends", "check_clip", "hadamard", "shm"]

@@ -1,0 +1,131 @@
+"""Which backends an operation has, which of them work here, and which one `backend="auto"` takes."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+NAMES = ("reference", "scan", "cpu", "triton")
+PREFERRED = {"cpu": ("cpu", "scan"), "cuda": ("triton", "scan")}   # by device type; anything else takes `scan`
+
+_failed: dict[tuple[str, str, str], str] = {}   # (op, backend, device type) -> what went wrong
+
+
+def interpreting() -> bool:
+    """Whether Triton kernels run in Triton's interpreter, on CPU tensors."""
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+
+
+@functools.cache
+def _importable(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def missing(backend: str, device_type: str | None = None) -> str | None:
+    """Why `backend` cannot run here (on that kind of device), or None if nothing is known to be in the way."""
+    if backend == "cpu":
+        if not _importable("numba"):
+            return "numba is not installed"
+        if device_type not in (None, "cpu"):
+            return f"it runs on CPU tensors only, the inputs are on {device_type!r}"
+    if backend == "triton":
+        if not _importable("triton"):
+            return "triton is not installed"
+        if interpreting():
+            return None
+        if not torch.cuda.is_available():
+            return "no CUDA device is available (TRITON_INTERPRET=1 runs it on the CPU, slowly)"
+        if device_type not in (None, "cuda"):
+            return f"it runs on CUDA tensors only, the inputs are on {device_type!r}"
+    return None
+
+
+def usable(op: str | None = None) -> list[str]:
+    """Names of the backends that can run here."""
+    if op not in (None, "shm", "hadamard"):
+        raise ValueError(f"unknown op {op!r}; choose from shm, hadamard")
+    return [name for name in NAMES if missing(name) is None]
+
+
+def check_name(op: str, backend: str, device_type: str) -> None:
+    """Raise unless `backend` is a known name that can run on this kind of device."""
+    if backend == "auto":
+        return
+    if backend not in NAMES:
+        raise ValueError(f"unknown backend {backend!r} for {op}; choose from auto, {', '.join(NAMES)}")
+    reason = missing(backend, device_type)
+    if reason is not None:
+        raise ValueError(f"backend={backend!r} of {op} cannot be used: {reason}; use backend='auto' or one of {usable(op)}")
+
+
+def candidates(op: str, device_type: str) -> list[str]:
+    """Backends for `auto`, best first, without those that failed before. `reference` always remains."""
+    names = [n for n in PREFERRED.get(device_type, ("scan",)) if missing(n, device_type) is None]
+    return [n for n in (*names, "reference") if (op, n, device_type) not in _failed]
+
+
+def give_up(op: str, backend: str, device_type: str, error: BaseException) -> None:
+    """Remember that a backend failed on this kind of device, and say so once."""
+    key = (op, backend, device_type)
+    if key in _failed:
+        return
+    _failed[key] = f"{type(error).__name__}: {error}"
+    rest = candidates(op, device_type)
+    warnings.warn(
+        f"hadamem: backend {backend!r} of {op} failed on {device_type} and is not used again in this process; "
+        f"going on with {rest[0]!r}, which is slower. Cause: {_failed[key][:500]}",
+        RuntimeWarning,
+        stacklevel=5,
+    )
+
+
+def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., Any]], args: Iterable[Any],
+        probe: Callable[[str, str], None]) -> Any:
+    """Call the backend asked for, or for "auto" the best one that works: probed once, then trusted.
+
+    `probe(backend, device_type)` runs a tiny problem forward and backward and raises if that fails.
+    """
+    args = tuple(args)
+    if backend != "auto":
+        return table[backend](*args)
+    for name in candidates(op, device_type):
+        if name in ("cpu", "triton"):
+            if not _probed(op, name, device_type, probe):
+                continue
+            if torch.compiler.is_compiling():
+                return table[name](*args)
+            try:
+                return table[name](*args)
+            except (ValueError, TypeError, torch.OutOfMemoryError):
+                raise
+            except Exception as error:   # a kernel that cannot be built or launched for this shape
+                give_up(op, name, device_type, error)
+                continue
+        return table[name](*args)
+    raise AssertionError("the reference backend is always a candidate")
+
+
+_working: set[tuple[str, str, str]] = set()
+
+
+@torch.compiler.assume_constant_result
+def _probed(op: str, name: str, device_type: str, probe: Callable[[str, str], None]) -> bool:
+    key = (op, name, device_type)
+    if key in _working:
+        return True
+    if key in _failed:
+        return False
+    try:
+        with torch.enable_grad():
+            probe(name, device_type)
+    except Exception as error:
+        give_up(op, name, device_type, error)
+        return False
+    _working.add(key)
+    return True

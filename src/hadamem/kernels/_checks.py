@@ -1,0 +1,51 @@
+"""Checks at the public edge of the kernels. Each error names the argument, what came, and the fix."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def check_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tensor, like_name: str) -> None:
+    """`x` is a floating tensor of `shape` (None: any size) on the device of `like`."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must have a floating dtype, got {x.dtype}; convert it with {name}.float()")
+    if x.ndim != len(shape) or any(want is not None and got != want for got, want in zip(x.shape, shape, strict=False)):
+        wanted = "[" + ", ".join("any" if s is None else str(s) for s in shape) + "]"
+        raise ValueError(f"{name} must have shape {wanted} to go with {like_name} {list(like.shape)}, got {list(x.shape)}")
+    if x.device != like.device:
+        raise ValueError(f"{name} is on {x.device} but {like_name} is on {like.device}; move it with {name}.to({like_name}.device)")
+
+
+def check_reset(reset: object, B: int, T: int, device: torch.device) -> None:
+    if reset is None:
+        return
+    if not isinstance(reset, Tensor):
+        raise TypeError(f"reset must be a bool torch.Tensor of shape [B, T], got {type(reset).__name__}")
+    if reset.dtype != torch.bool:
+        raise TypeError(f"reset must be a bool tensor (True: this step opens a new episode), got {reset.dtype}; "
+                        "convert it with reset.bool()")
+    if tuple(reset.shape) != (B, T):
+        raise ValueError(f"reset must have shape [B, T] = [{B}, {T}], got {list(reset.shape)}")
+    if reset.device != device:
+        raise ValueError(f"reset is on {reset.device} but the inputs are on {device}; move it with reset.to({str(device)!r})")
+
+
+def check_clip(clip: object) -> None:
+    if clip is None:
+        return
+    if isinstance(clip, bool) or not isinstance(clip, (int, float)):
+        raise TypeError(f"clip must be a positive number or None, got {type(clip).__name__}")
+    if not clip > 0:
+        raise ValueError(f"clip must be positive, got {clip}; use clip=None for no limit")
+
+
+def compute_dtype(*tensors: Tensor | None) -> torch.dtype:
+    """The widest dtype among the inputs, at least float32: state and recurrence never run in half precision."""
+    dtype = torch.float32
+    for x in tensors:
+        if x is not None:
+            dtype = torch.promote_types(dtype, x.dtype)
+    return dtype

@@ -1,0 +1,54 @@
+"""Turns a pair of kernels into PyTorch operators: visible to torch.compile, vmap and autograd, without a graph break."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NO_DOUBLE_BACKWARD = (
+    "backend {backend!r} of {op} has no second derivative; call it with backend='scan' (or 'reference') to differentiate twice"
+)
+
+
+def forbid_double_backward(op: Any, name: str, backend: str) -> None:
+    """Make differentiating a backward operator say what to use instead."""
+
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(NO_DOUBLE_BACKWARD.format(backend=backend, op=name))
+
+    op.register_autograd(backward, setup_context=lambda ctx, inputs, output: None)
+
+
+def fold_batch(op: Any, outputs: int) -> None:
+    """vmap for an operator whose tensors are all batch-first: the mapped axis is folded into the batch.
+
+    A tensor of zero elements (an absent checkpoint or gradient) is passed through as it is.
+    """
+
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Any, Any]:
+        n = info.batch_size
+
+        def fold(x: Any, dim: int | None) -> Any:
+            if not isinstance(x, Tensor):
+                return x
+            x = x.expand(n, *x.shape) if dim is None else x.movedim(dim, 0)
+            return x[0] if x.numel() == 0 else x.flatten(0, 1)
+
+        results = op(*(fold(x, d) for x, d in zip(args, in_dims, strict=True)))
+        if outputs == 1:
+            results = (results,)
+        unfolded = tuple(x if x.numel() == 0 else x.unflatten(0, (n, -1)) for x in results)
+        dims = tuple(None if x.numel() == 0 else 0 for x in results)
+        return (unfolded[0], dims[0]) if outputs == 1 else (unfolded, dims)
+
+    op.register_vmap(vmap)
+
+
+def needs_grad(*tensors: Tensor | None) -> bool:
+    """Whether a backward pass may follow, so that checkpoints are worth keeping."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+

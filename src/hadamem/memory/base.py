@@ -1,0 +1,91 @@
+"""The one interface of every memory: features of a batch of sequences in, readouts and the carried state out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..kernels._checks import check_reset
+from ..states import State
+
+
+class Memory(nn.Module):
+    """Maps a batch of step features to memory readouts, carrying state between calls.
+
+    A subclass sets `input_size` and `output_size`, and defines `initial_state` and `forward`; `step` and `state_size` follow from them.
+    `hadamem.testing.check_memory` tells whether it keeps the contract:
+
+    - the state is a NamedTuple of tensors with the batch as first axis; it goes in and comes out, the module never stores or changes it;
+    - reset[b, t] means that step t of row b opens a new episode: the old state is dropped *before* x[b, t] is read, by selection;
+    - one whole sequence, any split of it with the state carried, and single steps give the same outputs.
+    """
+
+    input_size: int
+    output_size: int
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
+                      generator: torch.Generator | None = None) -> State:
+        """A fresh state for `batch_size` rows (default device and dtype: the module's; dtype at least float32)."""
+        raise NotImplementedError(f"{type(self).__name__} must define initial_state(batch_size, device, dtype, generator)")
+
+    def forward(self, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """x [B, T, input_size], reset [B, T] bool -> y [B, T, output_size] and the state after step T; state None: a fresh one."""
+        raise NotImplementedError(f"{type(self).__name__} must define forward(x, state, reset)")
+
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """One step: x [B, input_size], reset [B] bool -> y [B, output_size] and the next state."""
+        if x.ndim != 2:
+            raise ValueError(f"x must have shape [B, input_size] in step(), got {list(x.shape)}; use forward() for sequences")
+        y, state = self.forward(x[:, None], state, None if reset is None else reset[:, None])
+        return y[:, 0], state
+
+    @property
+    def state_size(self) -> int:
+        """How many real numbers of memory one batch row holds (counters that only drive randomness are not counted)."""
+        state = self.initial_state(1, device="meta")
+        return sum(x.numel() * (2 if x.is_complex() else 1) for x in state if x.is_floating_point() or x.is_complex())
+
+    def state_options(self, device: Any, dtype: torch.dtype | None) -> tuple[torch.device, torch.dtype]:
+        """Device and dtype for a new state: what was asked for, else the module's, in float32 at the least."""
+        parameter = next(self.parameters(), None)
+        if device is None:
+            device = parameter.device if parameter is not None else torch.get_default_device()
+        if dtype is None:
+            dtype = parameter.dtype if parameter is not None else torch.get_default_dtype()
+        return torch.device(device), torch.promote_types(dtype, torch.float32)
+
+    def check_inputs(self, x: Tensor, state: State | None, reset: Tensor | None) -> None:
+        """Raise a ValueError or TypeError that names the argument, what came and what to do."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+        if not x.is_floating_point():
+            raise TypeError(f"x must have a floating dtype, got {x.dtype}; convert it with x.float()")
+        if x.ndim != 3 or x.shape[-1] != self.input_size:
+            raise ValueError(f"x must have shape [B, T, input_size={self.input_size}], got {list(x.shape)}"
+                             + ("; use step() for a single step" if x.ndim == 2 else ""))
+        B, T = x.shape[:2]
+        if B < 1 or T < 1:
+            raise ValueError(f"x must hold at least one row and one step, got shape {list(x.shape)}")
+        parameter = next(self.parameters(), None)
+        if parameter is not None and parameter.device != x.device:
+            raise ValueError(f"x is on {x.device} but the module is on {parameter.device}; move one of them with .to()")
+        if state is not None:
+            if not isinstance(state, tuple) or not all(isinstance(s, Tensor) for s in state):
+                raise TypeError(f"state must be what initial_state() or an earlier call returned, got {type(state).__name__}")
+            for name, s in zip(getattr(state, "_fields", range(len(state))), state, strict=False):
+                if s.ndim < 1 or s.shape[0] != B:
+                    raise ValueError(f"state.{name} must have batch size {B} like x, got shape {list(s.shape)}")
+                if s.device != x.device:
+                    raise ValueError(f"state.{name} is on {s.device} but x is on {x.device}; move it with hm.states.apply")
+        check_reset(reset, B, T, x.device)
+
+
+def check_size(name: str, value: object) -> int:
+    """A positive whole number, or an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a positive int, got {value!r}")
+    if value <= 0:
+        raise ValueError(f"{name} must be positive, got {value}")
+    return value

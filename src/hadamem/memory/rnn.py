@@ -1,0 +1,140 @@
+"""GRU and LSTM behind the memory interface, on PyTorch's fused kernels even when episodes end inside a sequence.
+
+Library kernels cannot reset a state in the middle. Eagerly, a sequence with resets is cut into episodes, each a row of one packed call;
+without resets inside it is one plain call. Under torch.compile or CUDA graph capture the places of resets may not be looked at, so the
+cell runs step by step with a masked state, unless `resets_only_at_start` promises that only the first step can open an episode.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from .base import Memory, check_size
+
+
+class GRUState(NamedTuple):
+    h: Tensor   # [B, H]
+
+
+class LSTMState(NamedTuple):
+    h: Tensor   # [B, H]
+    c: Tensor   # [B, H]
+
+
+class _RNN(Memory):
+    """What GRU and LSTM share; a subclass names its library module, its cell and its state."""
+
+    kind: type[nn.RNNBase]
+    state_type: type
+
+    def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256, *, resets_only_at_start: bool = False):
+        super().__init__()
+        self.input_size = check_size("input_size", input_size)
+        self.memory_size = check_size("memory_size", memory_size)
+        self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
+        self.resets_only_at_start = resets_only_at_start
+        self.rnn = self.kind(input_size, memory_size, batch_first=True)   # type: ignore[call-arg]
+        self.out = None if output_size is None else nn.Linear(memory_size, output_size)
+
+    def initial_state(self, batch_size, device=None, dtype=None, generator=None):
+        device, dtype = self.state_options(device, dtype)
+        return self.state_type(*(torch.zeros(batch_size, self.memory_size, device=device, dtype=dtype) for _ in self.state_type._fields))
+
+    def forward(self, x, state=None, reset=None):
+        self.check_inputs(x, state, reset)
+        state = self.initial_state(x.shape[0], device=x.device) if state is None else state
+        for name, s in zip(state._fields, state, strict=True):
+            if s.shape[1:] != (self.memory_size,):
+                raise ValueError(f"state.{name} must have shape [B, {self.memory_size}], got {list(s.shape)}")
+        wide, narrow = state[0].dtype, self.rnn.weight_ih_l0.dtype
+        x, state = x.to(narrow), tuple(s.to(narrow) for s in state)
+        if reset is None or x.shape[1] == 1 or self.resets_only_at_start:
+            y, state = self._plain(x, state if reset is None else _clear(reset[:, 0], state))
+        elif torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
+            y, state = self._masked_loop(x, state, reset)
+        else:
+            state = _clear(reset[:, 0], state)
+            inside = reset[:, 1:]
+            y, state = self._episodes(x, state, inside) if bool(inside.any()) else self._plain(x, state)
+        y = y if self.out is None else self.out(y)
+        return y, self.state_type(*(s.to(wide) for s in state))
+
+    def _plain(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y, last = self.rnn(x, self._pack_state(state))
+        return y, self._unpack_state(last)
+
+    def _episodes(self, x: Tensor, state: tuple[Tensor, ...], inside: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Every episode as a row of its own in one packed call: x [B, T, D], inside [B, T-1] the resets after the first step."""
+        B, T, D = x.shape
+        opens = torch.cat((inside.new_ones(B, 1), inside), dim=1)                     # [B, T] an episode's first step here
+        start = opens.flatten().nonzero()[:, 0]                                       # [E] places in the flattened batch
+        length = torch.diff(start, append=start.new_full((1,), B * T))                # [E]
+        place = start[:, None] + torch.arange(int(length.max()), device=x.device)     # [E, longest]
+        padded = x.reshape(B * T, D)[place.clamp(max=B * T - 1)]
+        carried = (start % T == 0)[:, None]                                           # the row's first piece goes on from its state
+        state = tuple(torch.where(carried, s[start // T], 0.0) for s in state)
+        packed = pack_padded_sequence(padded, length.cpu(), batch_first=True, enforce_sorted=False)
+        y, last = self.rnn(packed, self._pack_state(state))
+        y, _ = pad_packed_sequence(y, batch_first=True)                               # [E, longest, H]
+        episode = opens.flatten().cumsum(0) - 1                                       # [B * T]
+        y = y[episode, torch.arange(B * T, device=x.device) - start[episode]].reshape(B, T, -1)
+        final = episode.reshape(B, T)[:, -1]
+        return y, tuple(s[final] for s in self._unpack_state(last))
+
+    def _masked_loop(self, x: Tensor, state: tuple[Tensor, ...], reset: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        y = []
+        for x_t, reset_t in zip(x.unbind(1), reset.unbind(1), strict=True):
+            state = self._cell(x_t, _clear(reset_t, state))
+            y.append(state[0])
+        return torch.stack(y, dim=1), state
+
+    def _weights(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        rnn = self.rnn
+        return rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0   # type: ignore[return-value]
+
+    def _cell(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def _pack_state(self, state):
+        raise NotImplementedError
+
+    def _unpack_state(self, state):
+        raise NotImplementedError
+
+
+class GRU(_RNN):
+    """Gated recurrent unit: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size."""
+
+    kind, state_type = nn.GRU, GRUState
+
+    def _cell(self, x, state):
+        return (torch.gru_cell(x, state[0], *self._weights()),)
+
+    def _pack_state(self, state):
+        return state[0][None].contiguous()
+
+    def _unpack_state(self, state):
+        return (state[0],)
+
+
+class LSTM(_RNN):
+    """Long short-term memory: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size."""
+
+    kind, state_type = nn.LSTM, LSTMState
+
+    def _cell(self, x, state):
+        return torch.lstm_cell(x, list(state), *self._weights())
+
+    def _pack_state(self, state):
+        return tuple(s[None].contiguous() for s in state)
+
+    def _unpack_state(self, state):
+        return tuple(s[0] for s in state)
+
+
+def _clear(reset: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return tuple(torch.where(reset[:, None], 0.0, s) for s in state)

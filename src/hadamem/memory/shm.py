@@ -1,0 +1,192 @@
+"""Stable Hadamard Memory: a matrix written by M_t = M_{t-1} ⊙ C_t + U_t and read by M_t q_t (eqs. 2, 8, 9, 14)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import kernels
+from .base import Memory, check_size
+from .calibration import CALIBRATIONS, Calibration, Factors, Theta
+
+
+class SHMState(NamedTuple):
+    """The memory, and the counter that its random rows are drawn from. A reset clears M and keeps the clock running."""
+
+    M: Tensor       # [B, V, K], float32 or wider
+    clock: Tensor   # [B] int64
+
+
+class SHM(Memory):
+    """Stable Hadamard Memory, in the form that works best by measurement; `SHM.paper` and `SHM.release` are the other two.
+
+        memory = hm.SHM(input_size=64, output_size=64, memory_size=128)
+        y, state = memory(x)                       # x [B, T, 64] -> y [B, T, 64]
+        y, state = memory(x, state, reset)         # reset [B, T] bool: True where a new episode begins
+
+    With x̂ = LayerNorm(x): k and q are relu(W x̂) divided by their sums, v = W_v x̂, eta = sigmoid(w_eta x̂),
+
+        C_t = 1 + tanh(theta_t ⊗ W_c x̂)            eq. 14, theta_t a row of a learned table
+        M_t = M_{t-1} ⊙ C_t + eta v ⊗ k            eqs. 8, 9
+        y_t = W_o (norm(M_t q) + W_s x̂ + b_s) + b_o   eq. 2
+
+    memory_size is the height of M (value width); key_size its width, the same unless given.
+    row_mode: "first" (always row 0 of theta), "step" (a random row at every step, the paper), "episode" (one per episode).
+    calibration: "theta", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
+    theta_rows: rows L of the table. theta_init: scale of its Xavier start; 0 starts at C = 1.
+    clip: limits the entries of M to ±clip after each write. backend: of `hm.kernels.shm`.
+
+    Differs from the paper; each has its flag:
+    - `row_mode="first"`, `theta_init=0`: rows drawn anew at each step act as noise that a policy gradient does not average out, and a
+      start at C = 1 keeps early gradients alive. `SHM.paper` has the paper's random rows and Xavier start.
+    - `read_norm`: LayerNorm (no affine part) on M q. Nothing bounds the entries of M; without it they reach 1e4 and more.
+    - `input_norm`, `normalize_keys`, `shortcut`: LayerNorm on x, relu and sum-to-one for k and q, and W_s x̂ + b_s, as released.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int | None = None,
+        memory_size: int = 128,
+        *,
+        key_size: int | None = None,
+        row_mode: str = "first",
+        calibration: str | Calibration | Callable[[int, int, int], Calibration] = "theta",
+        theta_rows: int = 128,
+        theta_init: float = 0.0,
+        read_norm: bool = True,
+        input_norm: bool = True,
+        normalize_keys: bool = True,
+        shortcut: bool = True,
+        clip: float | None = None,
+        backend: str = "auto",
+    ):
+        super().__init__()
+        self.input_size = check_size("input_size", input_size)
+        self.memory_size = check_size("memory_size", memory_size)
+        self.key_size = self.memory_size if key_size is None else check_size("key_size", key_size)
+        self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
+        self.row_mode, self.clip, self.backend, self.normalize_keys = row_mode, clip, backend, normalize_keys
+        kernels.check_clip(clip)
+        D, V, K = self.input_size, self.memory_size, self.key_size
+        self.norm = nn.LayerNorm(D) if input_norm else None
+        self.key = nn.Linear(D, K, bias=False)
+        self.query = nn.Linear(D, K, bias=False)
+        self.value = nn.Linear(D, V, bias=False)
+        self.eta = nn.Linear(D, 1, bias=False)
+        self.calibration = _build_calibration(calibration, D, V, K, row_mode=row_mode, rows=check_size("theta_rows", theta_rows), init=theta_init)
+        self.shortcut = nn.Linear(D, V) if shortcut else None
+        self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
+        self.out = nn.Linear(V, self.output_size)
+
+    @classmethod
+    def paper(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
+        """The paper's memory: a random row of theta at every step, Xavier start, nothing on the read.
+
+        Additions to the paper, from its released code: `input_norm`, `normalize_keys` and `shortcut`; switch them off by name.
+        """
+        return cls(input_size, output_size, memory_size, **{"row_mode": "step", "theta_init": 1.0, "read_norm": False, **options})
+
+    @classmethod
+    def release(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
+        """The released code's memory: `SHM.paper` with row 0 of theta at every step."""
+        return cls.paper(input_size, output_size, memory_size, **{"row_mode": "first", **options})
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
+                      generator: torch.Generator | None = None) -> SHMState:
+        """An empty memory; the clock starts at a random place, drawn with `generator`, where the calibration uses one."""
+        device, dtype = self.state_options(device, dtype)
+        M = torch.zeros(batch_size, self.memory_size, self.key_size, device=device, dtype=dtype)
+        if self.calibration.ticks is None:
+            return SHMState(M, torch.zeros(batch_size, dtype=torch.int64, device=device))
+        source = device if generator is None else generator.device
+        return SHMState(M, torch.randint(1 << 62, (batch_size,), device=source, generator=generator).to(device))
+
+    def forward(self, x: Tensor, state: SHMState | None = None, reset: Tensor | None = None,
+                rows: Tensor | None = None) -> tuple[Tensor, SHMState]:
+        """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T.
+
+        rows [B, T] int64 sets the rows of theta instead of the clock's draw (for tests and published traces).
+        """
+        self.check_inputs(x, state, reset)
+        if state is None:
+            state = self.initial_state(x.shape[0], device=x.device)
+        if state.M.shape[1:] != (self.memory_size, self.key_size):
+            raise ValueError(f"state.M must have shape [B, {self.memory_size}, {self.key_size}], got {list(state.M.shape)}")
+        clock = self._clocks(state.clock, x.shape[1], reset)                       # [B, T]
+        x = x if self.norm is None else self.norm(x)
+        k, q, v, eta, vc, shortcut = self._project(x)
+        v = torch.sigmoid(eta) * v
+        if self.normalize_keys:
+            k, q = _sum_to_one(F.relu(k)), _sum_to_one(F.relu(q))
+        C = self._calibrate(x, clock, rows, vc)
+        h, M = self._remember(C, v, k, q, state.M, reset)
+        h = h if self.read_norm is None else self.read_norm(h)
+        h = h if shortcut is None else h + shortcut
+        return self.out(h), SHMState(M, clock[:, -1].clone())
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """All linear maps of x in one matrix product: k, q [B, T, K], v [B, T, V], eta [B, T, 1], vc, shortcut."""
+        layers = [self.key, self.query, self.value, self.eta]
+        if isinstance(self.calibration, Theta):
+            layers.append(self.calibration.vc)
+        parts = list(F.linear(x, torch.cat([layer.weight for layer in layers])).split([layer.out_features for layer in layers], dim=-1))
+        vc = parts.pop() if isinstance(self.calibration, Theta) else None
+        k, q, v, eta = parts
+        return k, q, v, eta, vc, None if self.shortcut is None else self.shortcut(x)
+
+    def _clocks(self, clock: Tensor, T: int, reset: Tensor | None) -> Tensor:
+        """The clock's reading at each step [B, T]."""
+        ticks = self.calibration.ticks
+        if ticks == "step":
+            return clock[:, None] + torch.arange(1, T + 1, device=clock.device)
+        if ticks == "episode" and reset is not None:
+            return clock[:, None] + reset.cumsum(dim=1)
+        return clock[:, None].expand(-1, T)
+
+    def _calibrate(self, x: Tensor, clock: Tensor, rows: Tensor | None, vc: Tensor | None) -> Factors | Tensor | None:
+        if isinstance(self.calibration, Theta):
+            if rows is not None:
+                _check_rows(rows, clock, self.calibration.theta.shape[0])
+            return self.calibration(x, clock, rows, vc)
+        if rows is not None:
+            raise ValueError(f"rows was given, but calibration {type(self.calibration).__name__} has no table of rows")
+        return self.calibration(x, clock)
+
+    def _remember(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor,
+                  reset: Tensor | None) -> tuple[Tensor, Tensor]:
+        if C is None:
+            return kernels.shm(None, None, v, k, q, M, reset, self.clip, "none", self.backend)
+        if isinstance(C, Factors):
+            return kernels.shm(C.theta, C.vc, v, k, q, M, reset, self.clip, C.form, self.backend)
+        if self.clip is not None:
+            raise ValueError(f"clip works with a calibration that gives Factors or None; {type(self.calibration).__name__} gives a tensor C")
+        return kernels.hadamard(C, v[..., :, None] * k[..., None, :], q, M, reset, self.backend)   # eqs. 8, 9
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
+
+
+def _sum_to_one(x: Tensor) -> Tensor:
+    return x / (1e-5 + x.sum(-1, keepdim=True))
+
+
+def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:
+    if rows.dtype != torch.int64 or rows.shape != clock.shape:
+        raise ValueError(f"rows must be an int64 tensor of shape {list(clock.shape)} with entries in 0..{L - 1}, got {rows.dtype} {list(rows.shape)}")
+
+
+def _build_calibration(calibration: Any, D: int, V: int, K: int, **theta: Any) -> Calibration:
+    if isinstance(calibration, str):
+        if calibration not in CALIBRATIONS:
+            raise ValueError(f"unknown calibration {calibration!r}; choose from {', '.join(CALIBRATIONS)} or pass a hm.Calibration")
+        kind = CALIBRATIONS[calibration]
+        return kind(D, V, K, **theta) if kind is Theta else kind(D, V, K)
+    built = calibration if isinstance(calibration, nn.Module) else calibration(D, V, K)
+    if not isinstance(built, Calibration):
+        raise TypeError(f"calibration must be a name, a hm.Calibration or a function that makes one, got {type(built).__name__}")
+    return built
