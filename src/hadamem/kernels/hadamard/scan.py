@@ -38,7 +38,7 @@ def hadamard_scan(
     if M0 is not None:
         M = total.P * torch.where(total.cut, 0.0, M0[:, None]) + M
     if total.low is not None:
-        M = torch.minimum(torch.maximum(M, total.low), total.high)
+        M = _limit(M, total.low, total.high)
     return M
 
 
@@ -54,9 +54,13 @@ def _compose(first: Stretch, second: Stretch) -> Stretch:
     P, Q = P.clamp(max=huge), Q.clamp(-huge, huge)
     low = second.P * torch.where(second.cut, 0.0, first.low) + second.Q
     high = second.P * torch.where(second.cut, 0.0, first.high) + second.Q
-    low = torch.minimum(torch.maximum(low, second.low), second.high)
-    high = torch.minimum(torch.maximum(high, second.low), second.high)
-    return Stretch(P, Q, cut, low, high)
+    return Stretch(P, Q, cut, _limit(low, second.low, second.high), _limit(high, second.low, second.high))
+
+
+def _limit(x: Tensor, low: Tensor, high: Tensor | None) -> Tensor:
+    """x between low and high. At a tie the gradient is x's alone, as clamp has it; minimum and maximum would share it out."""
+    assert high is not None
+    return torch.where(x > high, high, torch.where(x < low, low, x))
 
 
 def _pick(x: Stretch, where: slice) -> Stretch:

@@ -1,0 +1,52 @@
+# make help lists the targets. Everything but test-gpu works inside $(VENV), made on first use.
+
+PYTHON ?= python3
+VENV ?= .venv
+PIP_ARGS ?=
+PYTEST_ARGS ?=
+WORKERS ?= 2
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install test test-slow test-gpu lint type bench clean
+
+help:  ## Show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@echo
+	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) WORKERS=$(WORKERS) PYTEST_ARGS PIP_ARGS"
+	@echo "  PIP_ARGS goes to pip; e.g. on Linux, for torch without its CUDA packages:"
+	@echo "    make install PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'"
+
+install: $(STAMP)  ## Create the virtual environment with everything needed here; nothing to do when up to date
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	touch $@
+
+test: lint type  ## Lint, check types, and run the tests that need neither minutes nor a GPU
+	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow and not gpu' --durations=10 $(PYTEST_ARGS)
+
+test-slow: $(STAMP)  ## Run the slow tests
+	$(BIN)/python -m pytest -m 'slow and not gpu' --durations=10 $(PYTEST_ARGS)
+
+# On a GPU machine where nothing can be installed: the Python at hand, its torch and triton, this source tree.
+test-gpu:  ## Run the GPU tests and the kernel tests with $(PYTHON) as it is, without a virtual environment
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m gpu -p no:cacheprovider --durations=10 $(PYTEST_ARGS)
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m 'not gpu and not slow' -p no:cacheprovider $(PYTEST_ARGS) \
+		$(wildcard tests/kernels tests/test_kernels*.py)
+
+lint: $(STAMP)  ## Check style with ruff
+	$(BIN)/ruff check .
+
+type: $(STAMP)  ## Check types with mypy
+	$(BIN)/mypy
+
+bench: $(STAMP)  ## Time the memories on this machine, quickly; results go to bench/
+	$(BIN)/hadamem bench memory --quick
+
+clean:  ## Remove the virtual environment, caches and build results
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

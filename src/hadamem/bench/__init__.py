@@ -1,0 +1,1 @@
+"""Timings, the `hadamem bench` command: measures on this machine, writes tables, JSON and plots."""

@@ -1,0 +1,498 @@
+"""`hadamem bench memory`: SHM on every usable backend against the plain loop, nn.GRU and nn.LSTM, in one run.
+
+Three parts: the `op` hm.kernels.shm alone, the whole `module` hm.SHM, and the acting `step` (T = 1, no gradient; a
+CUDA graph on a GPU). `shm[reference]` is the plain loop over `unbind`, the fair baseline; the GRU and LSTM are
+PyTorch's own. All contenders of a case see the same dtype, batch and length, and are timed in turns, the peers anew in
+every case. `forward` keeps no graph, `both` is forward and backward to the inputs and all parameters. Every call gets
+the next of three sets of inputs.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import kernels
+from ..kernels import _backends
+from ..memory import SHM
+from . import timing
+from .timing import Call, Timing
+
+PARTS = ("op", "module", "step")
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+QUICK: dict[str, Any] = {
+    "batch": (8,), "time": (64, 256), "memory_size": (32, 128), "repeats": 15, "limit_seconds": 0.6,
+}
+COPIES = 3        # sets of inputs taken in turn
+DISTURBED = 0.1   # share of the CPU taken by other programs; more than this is said beside the numbers
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to time; `Settings.make` fills in the rest."""
+
+    device: str = "auto"
+    batch: tuple[int, ...] = (8, 64)
+    time: tuple[int, ...] = (64, 256, 1024)
+    memory_size: tuple[int, ...] = (32, 64, 128, 256)
+    input_size: int = 64
+    peer_size: int = 256            # hidden size of the GRU and LSTM
+    dtype: str = "float32"
+    what: tuple[str, ...] = PARTS
+    backends: tuple[str, ...] = ()  # empty: all that are usable on the device
+    repeats: int = 50               # timed calls per case, at most
+    limit_seconds: float = 4.0      # per case; a case whose single call would take longer is skipped
+    seed: int = 0
+    quick: bool = False
+    out: str = "bench/memory"
+    plots: bool = True
+
+    @classmethod
+    def make(cls, **given: Any) -> Settings:
+        """Settings with `quick`'s smaller grid where asked for; a ValueError or TypeError names what is wrong."""
+        values = {**(QUICK if given.get("quick") else {}), **given}
+        for name in ("batch", "time", "memory_size", "what", "backends"):
+            if name in values:
+                value = values[name]
+                values[name] = tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else (value,)
+        for name in ("batch", "time", "memory_size"):
+            for n in values.get(name, ()):
+                _check_whole(name, n)
+            if name in values and not values[name]:
+                raise ValueError(f"{name} must hold at least one number")
+            if name in values:
+                values[name] = tuple(sorted(values[name]))
+        for name in ("input_size", "peer_size", "repeats"):
+            if name in values:
+                _check_whole(name, values[name])
+        limit = values.get("limit_seconds", 1.0)
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
+            raise ValueError(f"limit_seconds must be a positive number, got {limit!r}")
+        if values.get("dtype", "float32") not in DTYPES:
+            raise ValueError(f"unknown dtype {values['dtype']!r}; choose from {', '.join(DTYPES)}")
+        if "all" in values.get("what", ()):
+            values["what"] = PARTS
+        for part in values.get("what", ()):
+            if part not in PARTS:
+                raise ValueError(f"unknown part {part!r} in what; choose from {', '.join(PARTS)}, all")
+        settings = cls(**values)
+        device = settings.find_device()
+        for backend in settings.backends:
+            if backend not in _backends.NAMES:
+                raise ValueError(f"unknown backend {backend!r}; choose from {', '.join(_backends.NAMES)}")
+            reason = _unusable(backend, device)
+            if reason is not None:
+                raise ValueError(f"backend {backend!r} cannot be timed on {device}: {reason}")
+        return settings
+
+    def find_device(self) -> torch.device:
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            raise ValueError(f"device {self.device!r} cannot be used here: {_one_line(error)}") from error
+        return device
+
+
+def _check_whole(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be made of positive whole numbers, got {value!r}")
+
+
+def _unusable(backend: str, device: torch.device) -> str | None:
+    if backend == "triton" and _backends.interpreting():
+        return "TRITON_INTERPRET is set, and the interpreter's speed says nothing"
+    return _backends.missing(backend, device.type)
+
+
+@dataclass(frozen=True)
+class Case:
+    part: str   # op, module or step
+    B: int
+    T: int
+    H: int
+
+    @property
+    def work(self) -> int:
+        return self.B * self.T * self.H * self.H
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table. Exactly one of `seconds` and `skipped` is set."""
+
+    part: str
+    B: int
+    T: int
+    H: int
+    model: str
+    direction: str               # forward or both
+    seconds: Timing | None
+    peak_bytes: int | None       # beyond inputs and parameters
+    others: float | None = None  # share of the CPU that other programs took while this case was timed
+    skipped: str | None = None
+
+
+@dataclass(frozen=True)
+class Contender:
+    """`build` makes the calls to time, by direction; `floats` estimates the numbers it keeps at worst, by direction."""
+
+    model: str
+    build: Callable[[], dict[str, Call]]
+    floats: dict[str, float] = field(default_factory=dict)
+
+
+LOOP, GRU = "shm[reference]", "gru"
+
+
+def contenders(case: Case, settings: Settings, device: torch.device) -> Iterator[Contender]:
+    """All that can be timed for this case, the two baselines first."""
+    make = Factory(case, settings, device)
+    names = settings.backends or tuple(n for n in _backends.NAMES if _unusable(n, device) is None)
+    full, small = float(case.work), float(case.B * case.T * (case.H + settings.peer_size) * 8)
+    keeps = {"reference": {"forward": small, "both": 5 * full}, "scan": {"forward": 10 * full, "both": 18 * full}}
+    build = {"op": make.op, "module": make.module, "step": make.step}[case.part]
+    for backend in names:
+        floats = keeps.get(backend, {"forward": small, "both": small})
+        yield Contender(f"shm[{backend}]", functools.partial(build, backend), floats)
+    for model, kind in ((GRU, nn.GRU), ("lstm", nn.LSTM)):
+        yield Contender(model, functools.partial(make.peer, kind))
+    if case.part == "op" and device.type == "cuda" and importlib.util.find_spec("fla") is not None:
+        yield Contender("fla.chunk_gla", make.gla)
+
+
+class Factory:
+    """Builds the calls of every contender from the same seed."""
+
+    def __init__(self, case: Case, settings: Settings, device: torch.device):
+        self.case, self.device, self.dtype = case, device, DTYPES[settings.dtype]
+        self.D, self.N, self.seed = settings.input_size, settings.peer_size, settings.seed
+
+    def normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, device=self.device, dtype=self.dtype)
+
+    def op(self, backend: str) -> dict[str, Call]:
+        torch.manual_seed(self.seed)
+        B, T, H = self.case.B, self.case.T, self.case.H
+        sets = []
+        for _ in range(COPIES):
+            theta, vc, v = 0.1 * self.normal(B, T, H), self.normal(B, T, H), self.normal(B, T, H)
+            k, q = self.normal(B, T, H).softmax(-1), self.normal(B, T, H).softmax(-1)
+            sets.append([theta, vc, v, k, q])
+        return self.calls(sets, lambda theta, vc, v, k, q: kernels.shm(theta, vc, v, k, q, backend=backend)[0], [])
+
+    def module(self, backend: str) -> dict[str, Call]:
+        torch.manual_seed(self.seed)
+        memory = SHM(self.D, self.D, self.case.H, backend=backend).to(self.device, self.dtype)
+        return self.calls(self.features(), lambda x: memory(x)[0], list(memory.parameters()))
+
+    def peer(self, kind: Callable[..., nn.RNNBase]) -> dict[str, Call]:
+        torch.manual_seed(self.seed)
+        rnn = kind(self.D, self.N, batch_first=True).to(self.device, self.dtype)
+        if self.case.part != "step":
+            return self.calls(self.features(), lambda x: rnn(x)[0], list(rnn.parameters()))
+        h = self.normal(1, self.case.B, self.N)
+        state = h if kind is nn.GRU else (h, h.clone())
+        return self.acting(lambda x: rnn(x, state))
+
+    def step(self, backend: str) -> dict[str, Call]:
+        torch.manual_seed(self.seed)
+        memory = SHM(self.D, self.D, self.case.H, backend=backend).to(self.device, self.dtype)
+        state = memory.initial_state(self.case.B)
+        return self.acting(lambda x: memory.step(x[:, 0], state))
+
+    def gla(self) -> dict[str, Call]:
+        from fla.ops.gla import chunk_gla
+
+        torch.manual_seed(self.seed)
+        shape = (self.case.B, self.case.T, 1, self.case.H)   # one head with an H x H state
+        sets = []
+        for _ in range(COPIES):
+            q, k, v, gate = (self.normal(*shape) for _ in range(4))
+            sets.append([q, k, v, nn.functional.logsigmoid(gate)])
+        return self.calls(sets, lambda q, k, v, g: chunk_gla(q, k, v, g)[0], [])
+
+    def features(self) -> list[list[Tensor]]:
+        return [[self.normal(self.case.B, self.case.T, self.D)] for _ in range(COPIES)]
+
+    def calls(
+        self, sets: list[list[Tensor]], fn: Callable[..., Tensor], parameters: list[nn.Parameter]
+    ) -> dict[str, Call]:
+        with torch.no_grad():
+            cotangent = torch.randn_like(fn(*sets[0]))
+        leaves = [[x.detach().requires_grad_() for x in inputs] for inputs in sets]   # dx too: an encoder comes before
+
+        def forward(i: int) -> Any:
+            with torch.no_grad():
+                return fn(*sets[i % COPIES])
+
+        def both(i: int) -> Any:
+            inputs = leaves[i % COPIES]
+            return torch.autograd.grad(fn(*inputs), [*inputs, *parameters], cotangent, allow_unused=True)
+
+        return {"forward": forward, "both": both}
+
+    def acting(self, fn: Callable[[Tensor], Any]) -> dict[str, Call]:
+        sets = self.features()
+
+        def call(i: int) -> Any:
+            with torch.no_grad():
+                return fn(sets[i % COPIES][0])
+
+        return {"forward": _graphed(call) if self.device.type == "cuda" else call}
+
+
+def _graphed(call: Call) -> Call:
+    """The call as a CUDA graph for each set of inputs."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for i in range(COPIES):
+            call(i)
+    torch.cuda.current_stream().wait_stream(stream)
+    graphs = []
+    for i in range(COPIES):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call(i)
+        graphs.append(graph)
+    return lambda i: graphs[i % COPIES].replay()
+
+
+class Bench:
+    """Runs the grid case by case, and knows from earlier cases what a later one would cost."""
+
+    def __init__(self, settings: Settings):
+        self.settings, self.device = settings, settings.find_device()
+        self.results: list[Result] = []
+
+    def cases(self) -> Iterator[Case]:
+        s = self.settings
+        for part in (p for p in PARTS if p in s.what):
+            for B in s.batch:
+                for H in s.memory_size:
+                    for T in (1,) if part == "step" else s.time:
+                        yield Case(part, B, T, H)
+
+    def run_case(self, case: Case) -> list[Result]:
+        """All contenders of a case, the peers too: a ratio is only worth something between neighbours in time."""
+        entries = list(contenders(case, self.settings, self.device))
+        built: dict[str, dict[str, Call]] = {}
+        group: list[Result] = []
+        for direction in ("forward",) if case.part == "step" else ("forward", "both"):
+            skipped: dict[str, str] = {}
+            for contender in entries:
+                reason = self._too_big(case, contender, direction)
+                if reason is None and contender.model not in built:
+                    try:
+                        built[contender.model] = contender.build()
+                    except Exception as error:
+                        reason = _why(error)
+                if reason is not None:
+                    skipped[contender.model] = reason
+            calls = {model: made[direction] for model, made in built.items() if model not in skipped}
+            others = timing.Others()
+            timings = timing.measure(calls, self.device, self.settings.repeats, self.settings.limit_seconds)
+            share = others.share()
+            for contender in entries:
+                model, seconds, peak = contender.model, timings.get(contender.model), None
+                if isinstance(seconds, Exception):
+                    skipped[model], seconds = _why(seconds), None
+                elif seconds is not None and not (case.part == "step" and self.device.type == "cuda"):
+                    peak = timing.peak_memory(calls[model], self.device)   # a graph's memory is set aside at its capture
+                group.append(Result(case.part, case.B, case.T, case.H, model, direction, seconds, peak, share,
+                                    skipped.get(model)))
+        if self.device.type == "cuda":
+            built.clear()
+            torch.cuda.empty_cache()
+        self.results += group
+        return group
+
+    def _too_big(self, case: Case, contender: Contender, direction: str) -> str | None:
+        """Why this would not fit in memory or time, judged by the nearest smaller case that ran, or None."""
+        if not contender.floats:   # the peers: small, and every ratio needs them
+            return None
+        wanted = (case.part, contender.model, direction)
+        ran = [r for r in self.results if (r.part, r.model, r.direction) == wanted and r.seconds is not None
+               and r.B <= case.B and r.T <= case.T and r.H <= case.H]
+        need = contender.floats[direction] * max(4, DTYPES[self.settings.dtype].itemsize)
+        for last in sorted(ran, key=lambda r: r.B * r.T * r.H * r.H)[-1:]:
+            if last.peak_bytes is not None and last.peak_bytes > 1 << 26:
+                need = last.peak_bytes * case.work / (last.B * last.T * last.H * last.H)
+        quiet = [r for r in ran if (r.others or 0.0) <= DISTURBED]   # a disturbed timing says nothing about a later one
+        for last in sorted(quiet, key=lambda r: r.B * r.T * r.H * r.H)[-1:]:
+            assert last.seconds is not None
+            # A CPU is busy with arithmetic; a GPU in a Python loop waits for launches, which B and H do not change.
+            growth = case.work / (last.B * last.T * last.H * last.H) if self.device.type == "cpu" else case.T / last.T
+            expected = last.seconds.best * growth
+            if expected > self.settings.limit_seconds:
+                return f"a call would take about {expected:.1f} s, over --limit-seconds {self.settings.limit_seconds:g}"
+        free = timing.free_memory(self.device)
+        if need > 0.7 * free:
+            return f"would need about {need / 2**30:.1f} GiB of {free / 2**30:.1f} GiB free"
+        return None
+
+
+def speedup(result: Result, results: list[Result], model: str) -> float | None:
+    """How many times faster than `model` in the same case and direction; None where either was skipped."""
+    for other in results:
+        same = all(getattr(other, name) == getattr(result, name) for name in ("part", "B", "T", "H", "direction"))
+        if same and other.model == model and other.seconds is not None and result.seconds is not None:
+            return other.seconds.median / result.seconds.median
+    return None
+
+
+def run(settings: Settings) -> list[Result]:
+    """Time the grid, print the table as it grows, and write results.json and the plots into `settings.out`."""
+    bench = Bench(settings)
+    out = Path(settings.out)
+    out.mkdir(parents=True, exist_ok=True)
+    facts = timing.machine(bench.device)
+    print(_headline(facts, settings))
+    section = None
+    for case in bench.cases():
+        if case.part != section:
+            section = case.part
+            print(f"\n{_TITLES[section].format(D=settings.input_size)}\n{_header(bench.device)}")
+        _progress(f"timing {case.part} B={case.B} T={case.T} H={case.H} ...")
+        group = bench.run_case(case)
+        _progress("")
+        print("\n".join([*(_row(r, group, bench.device) for r in group), *_disturbed(group), ""]), flush=True)
+        save(out / "results.json", settings, facts, bench.results)   # an interrupted run keeps what it has
+    worst = max((r.others for r in bench.results if r.others is not None), default=None)
+    facts["largest share of other programs"] = worst
+    facts["load at the end"] = timing.machine(bench.device)["load"]
+    facts["numba threads"] = sys.modules["numba"].get_num_threads() if "numba" in sys.modules else None
+    save(out / "results.json", settings, facts, bench.results)
+    print(_legend(bench.device, settings))
+    print(f"wrote {out / 'results.json'}")
+    if settings.plots:
+        from . import plots
+
+        for path in plots.draw(bench.results, out, _subtitle(facts, settings)):
+            print(f"wrote {path}")
+    return bench.results
+
+
+def save(path: Path, settings: Settings, facts: dict[str, Any], results: list[Result]) -> None:
+    """Write all of it as JSON, whole or not at all."""
+    content = {"format": 1, "settings": asdict(settings), "machine": facts, "results": [asdict(r) for r in results]}
+    part = path.with_name(path.name + f".{os.getpid()}.part")
+    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+# --- text ----------------------------------------------------------------------------------------------------------
+
+_TITLES = {
+    "op": "op: hm.kernels.shm, the recurrence from vectors [B, T, H]",
+    "module": "module: hm.SHM(D={D}, D, H), projections and readout included",
+    "step": "step: one acting step of hm.SHM(D={D}, D, H), no gradient",
+}
+
+
+def _headline(facts: dict[str, Any], settings: Settings) -> str:
+    lines = [f"hadamem {facts['hadamem']} bench memory, commit {facts['commit'] or 'unknown'}, {facts['date']}"]
+    lines.append(f"{_device_name(facts)}; torch {facts['torch']}, numba {facts['numba']}, triton {facts['triton']}")
+    lines.append(f"{settings.dtype}, {facts['threads']} CPU threads on {facts['cores']} cores, load {facts['load']}")
+    if "gpu" in facts:
+        lines[-1] += f", TF32 in matmul {_on(facts['tf32 in matmul'])}, in cuDNN {_on(facts['tf32 in cudnn'])}"
+    return "\n".join(lines)
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def _device_name(facts: dict[str, Any]) -> str:
+    return facts.get("gpu") or facts["cpu"]
+
+
+def _subtitle(facts: dict[str, Any], settings: Settings) -> str:
+    where = _device_name(facts) if "gpu" in facts else f"{facts['cpu']}, {facts['threads']} threads"
+    worst = facts.get("largest share of other programs") or 0.0
+    note = "; DISTURBED by other programs" if worst > DISTURBED else ""
+    return f"{where}, {settings.dtype}, torch {facts['torch']}{note}"
+
+
+def _header(device: torch.device) -> str:
+    wall = f" {'wall ms':>9}" if device.type == "cuda" else ""
+    return (f"{'B':>4} {'T':>6} {'H':>4}  {'model':<15} {'pass':<8} {'ms':>9}  {'quartiles':<19}{wall}"
+            f" {'peak MiB':>9} {'vs loop':>9} {'vs GRU':>8}")
+
+
+def _disturbed(group: list[Result]) -> list[str]:
+    share = max((r.others for r in group if r.others is not None), default=0.0)
+    return [] if share <= DISTURBED else [f"   ! other programs took {share:.0%} of the CPU meanwhile: do not quote these numbers"]
+
+
+def _row(result: Result, group: list[Result], device: torch.device) -> str:
+    start = f"{result.B:>4} {result.T:>6} {result.H:>4}  {result.model:<15} {_PASS[result.direction]:<8}"
+    if result.seconds is None:
+        return f"{start}   skipped: {result.skipped}"
+    s = result.seconds
+    spread = f"{_ms(s.low)} .. {_ms(s.high)}" if s.runs > 1 else "one run"
+    wall = f" {_ms(s.wall) if s.wall is not None else '-':>9}" if device.type == "cuda" else ""
+    peak = "-" if result.peak_bytes is None else f"{result.peak_bytes / 2**20:.1f}"
+    loop, gru = (_times(speedup(result, group, model)) for model in (LOOP, GRU))
+    return f"{start} {_ms(s.median):>9}  {spread:<19}{wall} {peak:>9} {loop:>9} {gru:>8}"
+
+
+_PASS = {"forward": "fwd", "both": "fwd+bwd"}
+
+
+def _ms(seconds: float) -> str:
+    ms = 1e3 * seconds
+    return f"{ms:.0f}" if ms >= 1000 else f"{ms:.4g}" if ms >= 0.1 else f"{ms:.3g}"
+
+
+def _times(ratio: float | None) -> str:
+    if ratio is None:
+        return "-"
+    return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
+
+
+def _legend(device: torch.device, settings: Settings) -> str:
+    lines = [
+        "ms: median per call after warm-up, quartiles beside it, contenders timed in turns.",
+        "fwd: no gradient; fwd+bwd: gradients of the inputs and all parameters.",
+        f"vs loop, vs GRU: how many times faster than {LOOP} (the plain loop) and than",
+        f"nn.GRU({settings.input_size}, {settings.peer_size}) in the same case; below 1 is slower.",
+    ]
+    if device.type == "cuda":
+        lines += [
+            "ms is time on the GPU between events, L2 overwritten before each call; wall ms is the clock per call of",
+            "calls back to back. step runs as a CUDA graph.",
+            "peak MiB: torch.cuda.max_memory_allocated during one call, beyond inputs and parameters.",
+        ]
+    else:
+        lines += [
+            "peak MiB: growth of the process's resident memory during one call, beyond inputs and parameters;",
+            "good to a few MiB; '-': unknown.",
+        ]
+    return "\n".join(lines)
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {_one_line(error)}"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

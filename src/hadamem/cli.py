@@ -1,0 +1,251 @@
+"""The `hadamem` command: parse, call, print. Each subcommand is a line in COMMANDS; the work is done elsewhere.
+
+Exit codes: 0 fine, 1 the work was done and found failures (or an unexpected error), 2 bad input. Errors are one sentence on stderr;
+`--debug` shows the traceback instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from ._version import __version__
+
+
+class UsageError(Exception):
+    """Bad input, to be told to the user in one sentence."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
+# --- bench memory --------------------------------------------------------------------------------------------------
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    add: Callable[..., Any] = parser.add_argument   # all defaults live in bench.memory.Settings
+    add("--config", metavar="FILE", help="settings from a .json or .yaml file, keys as the options; options override it")
+    add("--device", help="auto, cpu, cuda, cuda:1, ... (default: auto, the GPU if there is one)")
+    add("--batch", type=int, nargs="+", metavar="B", help="batch sizes")
+    add("--time", type=int, nargs="+", metavar="T", help="sequence lengths")
+    add("--memory-size", type=int, nargs="+", metavar="H", help="SHM memory sizes: M is H x H")
+    add("--input-size", type=int, metavar="D", help="features per step (default: 64)")
+    add("--peer-size", type=int, metavar="N", help="hidden size of nn.GRU and nn.LSTM (default: 256)")
+    add("--dtype", help="float32 (default), float64, bfloat16 or float16")
+    add("--what", nargs="+", metavar="PART", help="op (hm.kernels.shm), module (hm.SHM), step (acting) or all (default)")
+    add("--backends", nargs="+", metavar="NAME", help="backends of SHM to time (default: all usable on the device)")
+    add("--repeats", type=int, metavar="N", help="timed calls per case, at most")
+    add("--limit-seconds", type=float, metavar="S", help="time to spend on a case; one whose call takes longer is skipped")
+    add("--seed", type=int, help="seed of weights and inputs (default: 0)")
+    add("--quick", action="store_true", default=None, help="a small grid, under a minute on two CPU cores")
+    add("--out", metavar="DIR", help="folder for results.json and the plots (default: bench/memory)")
+    add("--no-plots", action="store_false", dest="plots", default=None, help="write no plots")
+
+
+def _bench(args: argparse.Namespace) -> int:
+    from .bench import memory
+
+    given = {key: value for key, value in vars(args).items() if key not in _OWN and value is not None}
+    fields = [f.name for f in dataclasses.fields(memory.Settings)]
+    values = {} if args.config is None else _read_config(args.config, fields)
+    try:
+        settings = memory.Settings.make(**{**values, **given})
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+    memory.run(settings)
+    return 0
+
+
+def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
+    """Settings from a JSON or YAML file; keys may be written with dashes."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--config {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        if Path(path).suffix.lower() in (".yaml", ".yml"):
+            try:
+                yaml = importlib.import_module("yaml")
+            except ImportError as error:
+                raise UsageError(f"--config {path} is YAML, which needs `pip install pyyaml`; a .json file needs nothing") from error
+            values = yaml.safe_load(text)
+        else:
+            values = json.loads(text)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"--config {path} cannot be parsed: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"--config {path} must hold a mapping of option names to values, got {type(values).__name__}")
+    values = {str(key).replace("-", "_"): value for key, value in values.items()}
+    for key in values:
+        if key not in known:
+            raise UsageError(f"--config {path} has the unknown key {key!r};{_near(key, known)} choose from {', '.join(known)}")
+    return values
+
+
+# --- check-memory --------------------------------------------------------------------------------------------------
+
+
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("spec", metavar="package.module:Class", help="the memory; the current folder is importable")
+    parser.add_argument("--input-size", type=int, default=8, metavar="D", help="first argument of Class (default: 8)")
+    parser.add_argument("--output-size", type=int, default=6, metavar="O", help="second argument of Class (default: 6)")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE",
+                        help="a keyword argument of Class, as JSON or else text: --option memory_size=16; repeatable")
+
+
+def _check_memory(args: argparse.Namespace) -> int:
+    for name in ("input_size", "output_size"):
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be positive, got {getattr(args, name)}")
+    options = dict(_parse_option(text) for text in args.option)
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())   # as `python -m` has it; a console script's first entry is its own folder
+    from .testing.conformance import check_spec
+
+    try:
+        report = check_spec(args.spec, input_size=args.input_size, output_size=args.output_size,
+                            options=options or None)
+    except (ValueError, TypeError, ImportError, AttributeError) as error:
+        raise UsageError(" ".join(str(error).split())) from error
+    print(report)
+    return 0 if report.passed else 1
+
+
+def _parse_option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise UsageError(f"--option must look like NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+# --- list ----------------------------------------------------------------------------------------------------------
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=("memories", "backends"), help="what to list")
+
+
+def _list(args: argparse.Namespace) -> int:
+    if args.kind == "memories":
+        from .memory import MEMORIES
+
+        rows = [(name, _first_line(make)) for name, make in MEMORIES.items()]
+    else:
+        from .kernels import _backends
+
+        rows = [(name, _backend_status(name, _backends)) for name in _backends.NAMES]
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(f"{name:<{width}}  {text}")
+    return 0
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().split("\n")[0]
+
+
+def _backend_status(name: str, backends: Any) -> str:
+    reason = backends.missing(name)
+    if reason is not None:
+        return f"not usable here: {reason}"
+    if name == "triton" and backends.interpreting():
+        return "usable, in Triton's interpreter (TRITON_INTERPRET is set): for tests, very slow"
+    import torch
+
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    preferred = [f"chosen by auto on {device}" for device in devices if backends.candidates("shm", device)[0] == name]
+    return ", ".join(["usable", *preferred])
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+
+class Command(NamedTuple):
+    help: str
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+COMMANDS = {   # "group name" or "name"; a new command is a new line
+    "bench memory": Command("time SHM on every backend against a plain loop, nn.GRU and nn.LSTM",
+                            _bench_arguments, _bench),
+    "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory",
+                            _check_arguments, _check_memory),
+    "list": Command("list memories or backends", _list_arguments, _list),
+}
+GROUPS = {"bench": "measure speed and memory use on this machine"}
+_OWN = ("command", "debug", "config")   # arguments of the command line itself
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="hadamem", description="Memory for reinforcement-learning agents.")
+    parser.add_argument("--version", action="version", version=f"hadamem {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    top = parser.add_subparsers(title="commands", metavar="COMMAND")
+    groups: dict[str, Any] = {}
+    for path, command in COMMANDS.items():
+        group, _, name = path.rpartition(" ")
+        if group and group not in groups:
+            inner = top.add_parser(group, help=GROUPS[group], description=_sentence(GROUPS[group]))
+            groups[group] = inner.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        sub = (groups[group] if group else top).add_parser(name, help=command.help, description=_sentence(command.help))
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        command.arguments(sub)
+        sub.set_defaults(command=command)
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."
+
+
+def _near(word: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f" did you mean {near[0]!r}?" if near else ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    debug = "--debug" in argv
+    try:
+        args = build_parser().parse_args(argv)
+        if not hasattr(args, "command"):
+            build_parser().print_help()
+            return 0
+        return args.command.run(args)
+    except SystemExit as stop:   # --help and --version
+        return int(stop.code or 0)
+    except KeyboardInterrupt:
+        print("hadamem: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:      # `hadamem ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, UsageError):
+            print(f"hadamem: {error}", file=sys.stderr)
+            return 2
+        text = " ".join(str(error).split())
+        print(f"hadamem: {type(error).__name__}: {text} (--debug shows the traceback)", file=sys.stderr)
+        return 1

@@ -1,0 +1,92 @@
+"""What the numba kernels share: compiling with a cache that may be absent, and spreading work over threads.
+
+Threads are Python's, around kernels that release the GIL. numba's own (`prange`) abort the process when two Python threads
+call at once (workqueue) or after a fork (GNU OpenMP), and cost seconds of compilation; these do neither, at some 30 us a call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numba
+import torch
+from torch import Tensor
+
+SERIAL_BELOW = 2 ** 18   # cell updates, some 60 us of work: less is not worth waking a thread
+PIECES_PER_THREAD = 4    # a thread that is held up leaves its later pieces to the others
+
+
+def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """numba.njit with a cache on disk, or without one where no folder can be written."""
+
+    def compile_lazily(function: Callable[..., Any]) -> Any:
+        try:
+            return numba.njit(cache=True, nogil=True, error_model="numpy", **options)(function)
+        except RuntimeError:   # "cannot cache function ...: no locator available"
+            return numba.njit(nogil=True, error_model="numpy", **options)(function)
+
+    return compile_lazily
+
+
+def array(x: Tensor) -> Any:
+    """The tensor's values as a contiguous numpy array, without a copy if they already are."""
+    return x.detach().contiguous().numpy()
+
+
+_pool: ThreadPoolExecutor | None = None
+_pool_lock = threading.Lock()
+
+
+def _forget_pool() -> None:
+    """A forked child has none of its parent's threads; it starts its own when it needs them."""
+    global _pool, _pool_lock
+    _pool, _pool_lock = None, threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pool)
+
+
+def _get_pool() -> ThreadPoolExecutor:
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="hadamem")
+        return _pool
+
+
+def parallel(work: Callable[[int, int], None], units: int, cells: int) -> None:
+    """Call work(first, last) on ranges that cover 0..units, on up to torch.get_num_threads() threads.
+
+    `cells` measures the whole work. Units must be independent of each other: which thread runs which, and when, is open.
+    """
+    threads = min(torch.get_num_threads(), units) if cells >= SERIAL_BELOW else 1
+    if threads == 1:
+        work(0, units)
+        return
+    pieces = min(units, PIECES_PER_THREAD * threads)
+    counter = itertools.count()
+
+    def take() -> None:
+        while (piece := next(counter)) < pieces:
+            work(units * piece // pieces, units * (piece + 1) // pieces)
+
+    helpers: list[Future[None]] = []
+    try:
+        for _ in range(threads - 1):
+            helpers.append(_get_pool().submit(take))
+    except RuntimeError:   # the interpreter is shutting down: no new threads
+        pass
+    try:
+        take()
+    finally:
+        started = [helper for helper in helpers if not helper.cancel()]   # one that never started has nothing left to do
+        for helper in started:
+            helper.exception()   # waits
+    for helper in started:
+        helper.result()

@@ -1,0 +1,196 @@
+"""The `triton` backend: SHM's recurrence fused on the GPU, the memory in registers, vectors in, checkpoints out.
+
+Saves everything the plain loop moves through memory, and runs parallel over time where the batch alone does not fill the GPU: each segment of
+a sequence is summed up as x -> P x + Q, the summaries are chained, then all segments run at once. A clip is not linear, so sequences with one
+run from end to end. Loses on tiny problems, where a launch costs more than the work. Gradients are sums in a fixed order: no atomics.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._backends import interpreting
+from . import triton_kernels as kernels
+from .forms import FORMS
+from .op import make_op
+
+INTERVAL = 8      # steps between checkpoints of M
+LONGEST = 64      # steps of a segment: a product of that many C <= 2 stays far from overflow
+WARPS = 132 * 8   # one-warp programs that keep a large GPU busy
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a problem of one shape is cut into programs."""
+
+    BR: int             # tile: rows
+    BC: int             # tile: columns
+    N: int              # steps unrolled, at most T
+    length: int         # steps of a segment, a multiple of INTERVAL
+    segments: int = 1
+    bands: int = 1      # row bands that one program of the backward walks through
+    groups: int = 1     # groups of row bands, each a program
+    strips: int = 1     # column bands
+
+
+def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
+    BC = _power_of_two(K)
+    BR = max(1, min(_power_of_two(V), 256 // BC))
+    groups = -(-V // BR)
+    wanted = WARPS // (2 * B * groups)       # a segmented forward computes C twice: worth it from 4 segments on
+    length, segments = _segment(T, wanted if wanted >= 4 else 1, clip)
+    return Plan(BR, BC, _unroll(T), length, segments, groups=groups)
+
+
+def plan_backward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
+    BC = _column_band(K)
+    BR = max(1, min(_power_of_two(V), 256 // BC))
+    row_bands, strips = -(-V // BR), -(-K // BC)
+    groups = min(2, row_bands) if clip is None else row_bands
+    bands = -(-row_bands // groups)
+    groups = -(-row_bands // bands)
+    length, segments = _segment(T, -(-WARPS // (B * groups * strips)), clip)
+    return Plan(BR, BC, _unroll(T), length, segments, bands, groups, strips)
+
+
+def plan_summary(V: int, K: int, plan: Plan) -> Plan:
+    BC = _power_of_two(K)
+    BR = max(1, min(_power_of_two(V), 512 // BC))
+    return Plan(BR, BC, plan.N, plan.length, plan.segments, groups=-(-V // BR))
+
+
+def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
+    B, T, V = v.shape
+    K = k.shape[-1]
+    plan = plan_forward(B, T, V, K, clip)
+    theta, vc, v, k, q = (_rows(x) for x in (v if theta is None else theta, k if vc is None else vc, v, k, q))
+    start = None if M0 is None else M0.contiguous()
+    flags = None if reset is None else reset.contiguous().view(torch.uint8)
+    h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
+    checkpoints = v.new_empty(B, -(-T // INTERVAL), V, K) if save else v.new_empty(0)
+    form = _form(calibration, v.dtype)
+    with _on(v):
+        if plan.segments > 1:
+            start = _enter(plan, theta, vc, v, k, flags, start, form, reverse=False)
+        kernels.forward_kernel[(B * plan.segments, plan.groups)](
+            theta, vc, v, k, q, h if start is None else start, h if flags is None else flags, h, M, checkpoints,
+            theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0),
+            T, plan.length, plan.segments, 0.0 if clip is None else clip,
+            V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
+            HAS_START=start is not None, HAS_RESET=flags is not None, HAS_CLIP=clip is not None, SAVE=save,
+            S=INTERVAL, N=plan.N, BR=plan.BR, BC=plan.BC, WHOLE=_whole(plan, V, K), num_warps=1, **form,
+        )
+    return h, M, checkpoints
+
+
+def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, dM):
+    B, T, V = v.shape
+    K = k.shape[-1]
+    calibrated = theta is not None
+    plan = plan_backward(B, T, V, K, clip)
+    theta, vc, v, k, q = (_rows(x) for x in (v if theta is None else theta, k if vc is None else vc, v, k, q))
+    dh, dM, checkpoints = dh.contiguous(), dM.contiguous(), checkpoints.contiguous()
+    flags = None if reset is None else reset.contiguous().view(torch.uint8)
+    by_row = [v.new_empty(plan.strips, B, T, V) for _ in range(2 if calibrated else 1)]     # dv, dtheta
+    by_col = [v.new_empty(plan.groups, B, T, K) for _ in range(3 if calibrated else 2)]     # dk, dq, dvc
+    form = _form(calibration, v.dtype)
+    with _on(v):
+        if plan.segments > 1:
+            A = _enter(plan, theta, vc, dh, q, flags, dM, form, reverse=True)
+        else:
+            A = dM.clone()
+        kernels.gradients_kernel[(B * plan.segments, plan.groups, plan.strips)](
+            theta, vc, v, k, q, dh if flags is None else flags, checkpoints, dh, A,
+            by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1],
+            theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0),
+            B, T, plan.length, plan.segments, plan.bands, 0.0 if clip is None else clip,
+            V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
+            HAS_RESET=flags is not None, HAS_CLIP=clip is not None, GAIN=FORMS[calibration][1],
+            S=INTERVAL, N=plan.N, BR=plan.BR, BC=plan.BC, WHOLE=_whole(plan, V, K), num_warps=1, **form,
+        )
+    dv, *dtheta = (x[0] if plan.strips == 1 else x.sum(0) for x in by_row)
+    dk, dq, *dvc = (x[0] if plan.groups == 1 else x.sum(0) for x in by_col)
+    dM0 = v.new_empty(0) if M0 is None else A.view(B, plan.segments, V, K)[:, 0].clone()
+    if not calibrated:
+        return v.new_empty(0), v.new_empty(0), dv, dk, dq, dM0
+    return dtheta[0], dvc[0], dv, dk, dq, dM0
+
+
+def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: Tensor | None, entry: Tensor | None,
+           form: dict[str, Any], reverse: bool) -> Tensor:
+    """What enters each segment: M from the left, or in reverse dL/dM from the right. [B, segments, V, K]"""
+    B, T, V = x.shape
+    K = y.shape[-1]
+    plan = plan_summary(V, K, plan)
+    P, Q = x.new_empty(B, plan.segments, V, K), x.new_empty(B, plan.segments, V, K)
+    cut = torch.empty(B, plan.segments, dtype=torch.uint8, device=x.device)
+    kernels.summary_kernel[(B * plan.segments, plan.groups)](
+        theta, vc, x, y, cut if flags is None else flags, P, Q, cut,
+        theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), T, plan.length, plan.segments,
+        V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
+        REVERSE=reverse, HAS_RESET=flags is not None, N=plan.N, BR=plan.BR, BC=plan.BC, WHOLE=_whole(plan, V, K), num_warps=1, **form,
+    )
+    block = 128
+    kernels.combine_kernel[(B, -(-V * K // block))](
+        P, Q, cut, P if entry is None else entry, plan.segments, V * K,
+        REVERSE=reverse, HAS_ENTRY=entry is not None, BLOCK=block, num_warps=1,
+    )
+    return P
+
+
+def _form(calibration: str, dtype: torch.dtype) -> dict[str, Any]:
+    """The calibration as the kernels know it."""
+    scale, gain = FORMS[calibration]
+    fast = dtype == torch.float32 and torch.version.hip is None and not interpreting()
+    return {"CALIBRATED": calibration != "none", "RATE": -gain / math.log(2), "PART": 1 / scale, "FAST": fast}
+
+
+def _segment(T: int, wanted: int, clip: float | None) -> tuple[int, int]:
+    """(length, segments) for about `wanted` segments; a sequence whose memory is clipped stays whole."""
+    if wanted <= 1 or clip is not None:
+        return _round_up(T, INTERVAL), 1
+    length = min(_round_up(-(-T // wanted), INTERVAL), LONGEST)
+    return length, -(-T // length)
+
+
+def _unroll(T: int) -> int:
+    """A power of two that divides INTERVAL, up to 4, at most T."""
+    return 4 if T >= 4 else 2 if T >= 2 else 1
+
+
+def _whole(plan: Plan, V: int, K: int) -> bool:
+    """Whether tiles fit the memory exactly, so that no load needs a mask."""
+    return V == plan.BR * plan.bands * plan.groups and K == plan.BC * plan.strips
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The tensor with unit stride along its last axis; batch and time may have any, also 0 (a row that is expanded)."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def _on(x: Tensor) -> AbstractContextManager[Any]:
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _round_up(n: int, step: int) -> int:
+    return -(-n // step) * step
+
+
+def _column_band(K: int) -> int:
+    """The width of a column band: a power of two up to 128 that pads K least, the wider one at a tie."""
+    if K <= 128:
+        return _power_of_two(K)
+    return min((128, 64, 32), key=lambda width: (_round_up(K, width), -width))
+
+
+shm_triton = make_op("triton", forward, backward, lambda T: INTERVAL)

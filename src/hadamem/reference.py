@@ -1,0 +1,180 @@
+"""Published weights: bring a checkpoint of the released code along, and take states and gradients back under its names.
+
+    published = torch.load("checkpoint.pt", weights_only=True)            # state_dict of the released SHM module
+    memory = hadamem.reference.load("shm_popgym", published)              # our memory with the same weights, same outputs
+    state = hadamem.reference.state(memory, {"M": old_memory_matrix})     # a state the released code has left, [B, H, H]
+    y, state = memory(x, state, reset)
+    hadamem.reference.arrays(memory, state)["M"]                          # and back, as numpy
+
+`MODELS` is the table of published models; a line there is all that a new one needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .memory import GRU, LSTM, SHM, Memory
+from .states import State
+
+Array = Any   # a numpy array or a tensor
+
+
+class Published(NamedTuple):
+    """One published model: what it is called, and how to build ours. Names map the reference's to ours."""
+
+    kind: type[Memory]
+    build: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Memory]   # (shapes by reference name, hparams) -> fresh memory
+    parameters: Mapping[str, str]
+    state: Mapping[str, str]
+
+
+def _shm(make: Callable[..., SHM], **fixed: Any) -> Callable[..., Memory]:
+    def build(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
+        L, H = shapes["theta_matrix"]
+        return make(shapes["norm.weight"][0], hparams.get("O", shapes["out.bias"][0]), hparams.get("H", H),
+                    theta_rows=hparams.get("L", L), **fixed)
+
+    return build
+
+
+def _rnn(kind: Callable[..., Memory]) -> Callable[..., Memory]:
+    def build(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
+        return kind(shapes["weight_ih_l0"][-1], memory_size=hparams.get("H", shapes["weight_hh_l0"][-1]))   # no output map: y = h
+
+    return build
+
+
+_SHM_ROOT = {
+    "norm.weight": "norm.weight", "norm.bias": "norm.bias",
+    "key.weight": "key.weight", "query.weight": "query.weight", "value.weight": "value.weight", "eta.weight": "eta.weight",
+    "theta_matrix": "calibration.theta", "vc_net.weight": "calibration.vc.weight",
+    "out.weight": "out.weight", "out.bias": "out.bias",
+}
+_SHM = {**_SHM_ROOT, "shortcut.weight": "shortcut.weight", "shortcut.bias": "shortcut.bias"}
+_RNN = {name: f"rnn.{name}" for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")}
+
+MODELS: dict[str, Published] = {
+    "shm_pomdp": Published(SHM, _shm(SHM.paper, clip=100.0), _SHM, {"M": "M"}),               # random rows, entries limited to ±100
+    "shm_popgym": Published(SHM, _shm(SHM.release), _SHM, {"M": "M"}),                        # row 0 only
+    "shm_root": Published(SHM, _shm(SHM.release, shortcut=False), _SHM_ROOT, {"M": "M"}),     # row 0 only, no shortcut
+    "gru": Published(GRU, _rnn(GRU), _RNN, {"h": "h"}),                                       # torch.nn.GRU
+    "lstm": Published(LSTM, _rnn(LSTM), _RNN, {"h": "h", "c": "c"}),                           # torch.nn.LSTM
+}
+
+
+def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | None = None) -> Memory:
+    """Our memory with the weights of a published one, in their dtype.
+
+    `model` is a name of `MODELS`; `weights` maps the reference's parameter names (a leading "w." is dropped) to arrays or tensors, e.g.
+    its state_dict; `hparams` holds its sizes (H, O, L), which are read off the weights where they are not given.
+    """
+    published = MODELS.get(model)
+    if published is None:
+        raise ValueError(f"unknown published model {model!r}; choose from {', '.join(MODELS)}")
+    given = {name: _tensor(f"weights[{name!r}]", x) for name, x in _strip(weights, "w.").items()}
+    _check_names("weights", model, given, published.parameters)
+    for name, x in given.items():
+        if not x.is_floating_point():
+            raise ValueError(f"weights[{name!r}] must have a floating dtype, got {x.dtype}")
+    shapes = {name: tuple(x.shape) for name, x in given.items()}
+    try:
+        memory = published.build(shapes, hparams or {})
+    except (IndexError, ValueError, TypeError) as error:
+        raise ValueError(f"weights of {model} have shapes that no {model} has ({error}): {shapes}") from error
+    ours = dict(memory.named_parameters())
+    wrong = [f"{name} must have shape {list(ours[published.parameters[name]].shape)}, got {list(shape)}"
+             for name, shape in shapes.items() if shape != tuple(ours[published.parameters[name]].shape)]
+    if wrong:
+        raise ValueError(f"weights of {model} with hparams {dict(hparams or {})} do not fit: {'; '.join(wrong)}")
+    dtype, device = next(iter(given.values())).dtype, next(iter(given.values())).device
+    for x in given.values():
+        dtype = torch.promote_types(dtype, x.dtype)
+    memory = memory.to(device=device, dtype=dtype)
+    with torch.no_grad():
+        for name, parameter in memory.named_parameters():
+            parameter.copy_(given[_invert(published.parameters)[name]])
+    return memory
+
+
+def state(memory: Memory, arrays: Mapping[str, Array], generator: torch.Generator | None = None) -> State:
+    """A state of `memory` from the reference's arrays (a leading "state0." is dropped), differentiable where those are tensors.
+
+    What the published code does not carry (the clock that SHM draws its rows from) starts afresh, drawn with `generator`.
+    """
+    names = _describe(memory).state
+    given = {name: _tensor(f"arrays[{name!r}]", x) for name, x in _strip(arrays, "state0.").items()}
+    _check_names("arrays", type(memory).__name__, given, names)
+    batch = {name: x.shape[0] if x.ndim else None for name, x in given.items()}
+    if len(set(batch.values())) != 1 or None in batch.values():
+        raise ValueError(f"arrays must share their first axis, the batch; got sizes {batch}")
+    fresh = memory.initial_state(next(x.shape[0] for x in given.values()), generator=generator)
+    fields = fresh._asdict()
+    for name, x in given.items():
+        like = fields[names[name]]
+        if x.shape != like.shape:
+            raise ValueError(f"arrays[{name!r}] must have shape {list(like.shape)}, got {list(x.shape)}")
+        fields[names[name]] = x.to(device=like.device, dtype=like.dtype)
+    return type(fresh)(**fields)
+
+
+def arrays(memory: Memory, state: State) -> dict[str, np.ndarray]:
+    """What the reference calls its state, as numpy arrays."""
+    return {name: _numpy(getattr(state, ours)) for name, ours in _describe(memory).state.items()}
+
+
+def gradients(memory: Memory) -> dict[str, np.ndarray]:
+    """The gradients of all parameters under the reference's names (zeros where backward() did not reach one)."""
+    ours = dict(memory.named_parameters())
+    if all(p.grad is None for p in ours.values()):
+        raise ValueError("memory has no gradients; call backward() on a loss of its output first")
+    named = {name: ours[our] for name, our in _describe(memory).parameters.items()}
+    return {name: _numpy(torch.zeros_like(p) if p.grad is None else p.grad) for name, p in named.items()}
+
+
+def _describe(memory: Memory) -> Published:
+    """The published model whose kind and parameters this memory has. (Those that share both share their names too.)"""
+    parameters = {name for name, _ in memory.named_parameters()}
+    for published in MODELS.values():
+        if isinstance(memory, published.kind) and set(published.parameters.values()) == parameters:
+            return published
+    raise ValueError(f"memory {type(memory).__name__} with parameters {', '.join(sorted(parameters)) or '(none)'} is none of the published "
+                     f"models {', '.join(MODELS)}; build it with hadamem.reference.load")
+
+
+def _strip(given: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """The entries under `prefix`, without it; all of them if none has it."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"weights and states come as a mapping of names to arrays, got {type(given).__name__}")
+    prefixed = {name[len(prefix):]: given[name] for name in given if name.startswith(prefix)}
+    return prefixed or dict(given)
+
+
+def _check_names(argument: str, model: str, given: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    missing = sorted(set(wanted) - set(given))
+    extra = sorted(set(given) - set(wanted))
+    if missing or extra:
+        parts = [f"missing: {', '.join(missing)}"] * bool(missing) + [f"not known: {', '.join(extra)}"] * bool(extra)
+        raise ValueError(f"{argument} do not match {model}; {'; '.join(parts)}")
+
+
+def _tensor(name: str, x: Array) -> Tensor:
+    if isinstance(x, Tensor):
+        return x
+    try:
+        return torch.as_tensor(np.array(x))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be a numpy array or a tensor, got {type(x).__name__}") from error
+
+
+def _numpy(x: Tensor) -> np.ndarray:
+    x = x.detach().cpu()
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy().copy()
+
+
+def _invert(names: Mapping[str, str]) -> dict[str, str]:
+    return {ours: theirs for theirs, ours in names.items()}

@@ -1,0 +1,611 @@
+"""The contract of `hadamem.Memory` as checks that run on any module with its interface, yours included.
+
+    from hadamem.testing import check_memory
+    check_memory(MyMemory(input_size=8, output_size=6))      # AssertionError with every broken property, or a report
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import inspect
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import states
+from ..memory import list_memories, make_memory
+
+TOLERANCES: dict[torch.dtype, tuple[float, float]] = {   # dtype -> (rtol, atol); rtol is relative to the largest entry
+    torch.float64: (1e-9, 1e-10),
+    torch.float32: (1e-4, 1e-5),
+    torch.float16: (2e-2, 2e-2),
+    torch.bfloat16: (5e-2, 5e-2),
+}
+
+
+class Broken(Exception):
+    """A property does not hold; the message says how."""
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    passed: bool
+    message: str = ""
+
+    def __str__(self) -> str:
+        return f"{'ok  ' if self.passed else 'FAIL'}  {self.name}{': ' + self.message if self.message else ''}"
+
+
+@dataclass
+class Report:
+    """The outcome of every check on one memory. True if all passed."""
+
+    subject: str
+    checks: list[Check] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return all(c.passed for c in self.checks)
+
+    @property
+    def failures(self) -> list[Check]:
+        return [c for c in self.checks if not c.passed]
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        head = f"{self.subject}: {len(self.checks) - len(self.failures)} of {len(self.checks)} properties hold"
+        return "\n".join([head, *(f"  {c}" for c in self.checks)])
+
+
+def check_memory(
+    module: nn.Module,
+    *,
+    input_size: int | None = None,
+    expect_memory: bool = True,
+    batch_size: int = 3,
+    length: int = 12,
+    long_length: int = 1024,
+    tolerances: Mapping[torch.dtype, tuple[float, float]] | None = None,
+    seed: int = 0,
+    raise_on_failure: bool = True,
+) -> Report:
+    """Check every property that `hadamem.Memory` promises, on random inputs; raise an AssertionError that lists those that fail.
+
+    `input_size` is read from the module unless given. `expect_memory=False` is for controls that must *not* depend on the past.
+    `tolerances` maps dtypes to (rtol, atol) in place of `TOLERANCES`; rtol is relative to the largest entry compared. The module is tried in
+    eval mode, on its own device and in its own dtype (copies of it in float64, and on a GPU if there is one), and left as it was.
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}"
+                        + ("; build it first" if isinstance(module, type) else ""))
+    if input_size is None:
+        input_size = getattr(module, "input_size", None)
+    if not isinstance(input_size, int) or input_size < 1:
+        raise ValueError(f"module.input_size must be a positive int, got {input_size!r}; set it, or pass input_size=")
+    if batch_size < 2 or length < 8:
+        raise ValueError(f"batch_size must be at least 2 and length at least 8, got {batch_size} and {length}")
+    suite = _Suite(module, input_size, batch_size, length, long_length, {**TOLERANCES, **(tolerances or {})}, seed, expect_memory)
+    report = Report(type(module).__name__)
+    with _left_alone(module):
+        for name, check in suite.checks().items():
+            torch.manual_seed(seed)
+            try:
+                check()
+                report.checks.append(Check(name, True))
+            except Broken as broken:
+                report.checks.append(Check(name, False, str(broken)))
+            except Exception as error:
+                report.checks.append(Check(name, False, f"raised {type(error).__name__}: {error}"))
+    if raise_on_failure and not report.ok:
+        lines = "\n".join(f"  - {c.name}: {c.message}" for c in report.failures)
+        raise AssertionError(f"{report.subject} breaks {len(report.failures)} of {len(report.checks)} properties of a memory:\n{lines}")
+    return report
+
+
+class _Suite:
+    """The checks. Each is a method without arguments that raises Broken; they share inputs and comparisons."""
+
+    def __init__(self, module: nn.Module, input_size: int, B: int, T: int, long_T: int, tolerances: Mapping[torch.dtype, tuple[float, float]],
+                 seed: int, expect_memory: bool):
+        self.module, self.D, self.B, self.T, self.long_T = module, input_size, B, T, long_T
+        self.tolerances, self.seed, self.expect_memory = tolerances, seed, expect_memory
+        parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
+        self.device = torch.device("cpu") if parameter is None else parameter.device
+        self.dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
+
+    def checks(self) -> dict[str, Callable[[], None]]:
+        return {
+            "interface": self.interface,
+            "initial state": self.initial_state,
+            "state=None is a fresh state": self.fresh_by_default,
+            "same call, same result": self.repeatable,
+            "arguments are not changed": self.arguments_unchanged,
+            "whole sequence == any split == step by step": self.splits,
+            "step == forward of one step": self.step,
+            "reset=None == no reset": self.no_reset,
+            "packed episodes == each alone": self.packed,
+            "a reset forgets the past": self.reset_forgets,
+            "a reset recovers from inf and nan in the state": self.reset_recovers,
+            "non-finite inputs stay in their row and end at a reset": self.poison,
+            "causality": self.causality,
+            "batch rows are independent": self.batch_rows,
+            "gradients of a split == of the whole": self.split_gradients,
+            "no gradient crosses a reset": self.reset_gradients,
+            f"gradients are finite over {self.long_T} steps": self.long_gradients,
+            "it remembers" if self.expect_memory else "it does not remember": self.remembers,
+            "state_dict round trip": self.state_dict,
+            "deepcopy": self.deepcopy,
+            "state to vector and back": self.vector,
+            "works in float64": self.float64,
+            **({"works on cuda": self.cuda} if torch.cuda.is_available() and self.device.type != "cuda" else {}),
+        }
+
+    # --- inputs and comparisons
+
+    def x(self, B: int | None = None, T: int | None = None, seed: int = 1) -> Tensor:
+        generator = torch.Generator().manual_seed(1000 * self.seed + seed)
+        return torch.randn(B or self.B, T or self.T, self.D, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
+
+    def state(self, B: int | None = None, seed: int = 1, used: bool = True) -> Any:
+        """A state that some steps have been through (or a fresh one)."""
+        generator = torch.Generator(self.device).manual_seed(1000 * self.seed + seed)
+        state = self.module.initial_state(B or self.B, generator=generator)   # type: ignore[operator]
+        if not used:
+            return state
+        with torch.no_grad():
+            return states.detach(self.run(self.x(B, 5, seed=100 + seed), state)[1])
+
+    def resets(self, seed: int = 1, rate: float = 0.25) -> Tensor:
+        generator = torch.Generator().manual_seed(1000 * self.seed + seed)
+        reset = torch.rand(self.B, self.T, generator=generator) < rate
+        reset[0, 0], reset[1, 0] = True, False
+        reset[:, self.T // 2] |= ~reset[:, 1:].any(dim=1)   # at least one inside every row
+        return reset.to(self.device)
+
+    def run(self, x: Tensor, state: Any = None, reset: Tensor | None = None, module: nn.Module | None = None) -> tuple[Tensor, Any]:
+        result = (self.module if module is None else module)(x, state, reset)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise Broken(f"forward(x, state, reset) must return (y, state), got {type(result).__name__}")
+        return result
+
+    def same(self, got: Tensor, want: Tensor, what: str, dtype: torch.dtype | None = None) -> None:
+        """`got` equals `want` within the tolerance of its dtype, or exactly for integers."""
+        if got.shape != want.shape:
+            raise Broken(f"{what}: shapes differ, expected {list(want.shape)}, got {list(got.shape)}")
+        got, want = got.detach(), want.detach()
+        if not (got.is_floating_point() or got.is_complex()):
+            if not torch.equal(got, want):
+                raise Broken(f"{what}: expected {_brief(want)}, got {_brief(got)}")
+            return
+        if got.numel() == 0:
+            return
+        rtol, atol = self.tolerances.get(dtype or self.dtype, TOLERANCES[torch.float32])
+        error, scale = (got - want).abs(), want.abs().max()
+        equal = (got == want) | (got.isnan() & want.isnan())
+        error = torch.where(equal, torch.zeros_like(error), error)
+        limit = atol + rtol * float(scale) if torch.isfinite(scale) else atol
+        if not bool((error <= limit).all()):   # also true for nan
+            worst = int(error.nan_to_num(nan=float("inf"), posinf=float("inf")).flatten().argmax())
+            place = list(map(int, torch.unravel_index(torch.tensor(worst), got.shape)))
+            raise Broken(f"{what}: at {place} expected {want.flatten()[worst].item():.6g}, got {got.flatten()[worst].item():.6g} (allowed ±{limit:.1g})")
+
+    def same_state(self, got: Any, want: Any, what: str, dtype: torch.dtype | None = None) -> None:
+        for name, a, b in zip(want._fields, got, want, strict=True):
+            self.same(a, b, f"{what}, state.{name}", dtype)
+
+    # --- the interface
+
+    def interface(self) -> None:
+        for name in ("initial_state", "step"):
+            if not callable(getattr(self.module, name, None)):
+                raise Broken(f"the module has no method {name}(); inherit from hadamem.Memory")
+        output_size = getattr(self.module, "output_size", None)
+        if not isinstance(output_size, int):
+            raise Broken(f"module.output_size must be an int, got {output_size!r}")
+        state = self.state(used=False)
+        if not isinstance(state, tuple) or not hasattr(state, "_fields") or not all(isinstance(s, Tensor) for s in state):
+            raise Broken(f"initial_state() must return a NamedTuple of tensors, got {type(state).__name__}")
+        y, after = self.run(self.x(), state, self.resets())
+        if tuple(y.shape) != (self.B, self.T, output_size):
+            raise Broken(f"y must have shape [B, T, output_size] = [{self.B}, {self.T}, {output_size}], got {list(y.shape)}")
+        if y.dtype != self.dtype or y.device != self.device:
+            raise Broken(f"y must have the dtype and device of x, {self.dtype} on {self.device}, got {y.dtype} on {y.device}")
+        _same_kind(after, state, "the state that forward() returns")
+        _same_kind(self.module.step(self.x()[:, 0], state)[1], state, "the state that step() returns")   # type: ignore[operator]
+        other = self.state(B=self.B + 1, used=False)
+        for name, a, b in zip(state._fields, state, other, strict=True):
+            if a.ndim < 1 or a.shape[0] != self.B or b.shape[0] != self.B + 1 or a.shape[1:] != b.shape[1:]:
+                raise Broken(f"state.{name} must have the batch as its first axis and nowhere else, got shapes {list(a.shape)} and {list(b.shape)} "
+                             f"for batches of {self.B} and {self.B + 1}")
+
+    def initial_state(self) -> None:
+        initial = self.module.initial_state
+        a, b = self.state(used=False), self.state(used=False)
+        for name, s, t in zip(a._fields, a, b, strict=True):
+            if not torch.equal(s, t):
+                raise Broken(f"state.{name} differs between two generators of the same seed; draw from `generator` only")
+            if s.device != self.device:
+                raise Broken(f"state.{name} must be on the module's device {self.device} by default, got {s.device}")
+        before = torch.get_rng_state()
+        self.state(used=False)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise Broken("initial_state(generator=...) draws from torch's global generator too")
+        for dtype in (torch.float32, torch.float64):
+            for name, s in zip(a._fields, initial(self.B, dtype=dtype), strict=True):   # type: ignore[operator]
+                wide = {torch.float32: torch.complex64, torch.float64: torch.complex128}[dtype] if s.is_complex() else dtype
+                if (s.is_floating_point() or s.is_complex()) and s.dtype != wide:
+                    raise Broken(f"state.{name} must be {wide} for initial_state(dtype={dtype}), got {s.dtype}")
+        for name, s in zip(a._fields, initial(self.B, device="meta"), strict=True):   # type: ignore[operator]
+            if s.device.type != "meta":
+                raise Broken(f"state.{name} must be on the device asked for, 'meta', got {s.device}")
+
+    def fresh_by_default(self) -> None:
+        x = self.x()
+        torch.manual_seed(7)
+        y, _ = self.run(x)
+        torch.manual_seed(7)
+        want, _ = self.run(x, self.module.initial_state(self.B))   # type: ignore[operator]
+        self.same(y, want, "y without a state, against one from initial_state() under the same torch.manual_seed")
+
+    def repeatable(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        want, want_state = self.run(x, state, reset)
+        self.run(self.x(seed=2), self.state(seed=2), None)   # leaves traces only in a module that keeps some
+        got, got_state = self.run(x, state, reset)
+        self.same(got, want, "y of the second call; does the module store its state?")
+        self.same_state(got_state, want_state, "the second call")
+
+    def arguments_unchanged(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        parameters = {k: v.clone() for k, v in self.module.state_dict().items()}
+        before = x.clone(), states.apply(Tensor.clone, state), reset.clone()
+        with torch.no_grad():
+            self.run(x, state, reset)
+            self.module.step(x[:, 0], state, reset[:, 0])   # type: ignore[operator]
+        if not torch.equal(x, before[0]):
+            raise Broken("forward() wrote into x")
+        if not torch.equal(reset, before[2]):
+            raise Broken("forward() wrote into reset")
+        for name, a, b in zip(state._fields, state, before[1], strict=True):
+            if not torch.equal(a, b):
+                raise Broken(f"forward() wrote into state.{name} in place; return a new tensor")
+        for name, v in self.module.state_dict().items():
+            if not torch.equal(v, parameters[name]):
+                raise Broken(f"forward() changed {name} of the module")
+
+    # --- time
+
+    def splits(self) -> None:
+        x, state, T = self.x(), self.state(), self.T
+        for what, reset in (("without resets", None), ("with resets", self.resets())):
+            want, want_state = self.run(x, state, reset)
+            for name, cuts in (("two parts", [T // 2]), ("three parts", [1, T - 3]), ("single steps", list(range(1, T)))):
+                got, got_state = self.pieces(x, state, reset, cuts)
+                self.same(got, want, f"y in {name} {what}")
+                self.same_state(got_state, want_state, f"{name} {what}")
+        strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+        self.same(self.run(strided, state)[0], self.run(x, state)[0], "y for a non-contiguous x")
+
+    def pieces(self, x: Tensor, state: Any, reset: Tensor | None, cuts: list[int]) -> tuple[Tensor, Any]:
+        ys = []
+        for start, end in zip([0, *cuts], [*cuts, x.shape[1]], strict=True):
+            y, state = self.run(x[:, start:end], state, None if reset is None else reset[:, start:end])
+            ys.append(y)
+        return torch.cat(ys, dim=1), state
+
+    def step(self) -> None:
+        x, state = self.x(T=1), self.state()
+        for reset in (None, torch.arange(self.B, device=self.device) % 2 == 0):
+            want, want_state = self.run(x, state, None if reset is None else reset[:, None])
+            got, got_state = self.module.step(x[:, 0], state, reset)   # type: ignore[operator]
+            self.same(got, want[:, 0], "y of step()")
+            self.same_state(got_state, want_state, "step()")
+
+    def no_reset(self) -> None:
+        x, state = self.x(), self.state()
+        want, want_state = self.run(x, state, None)
+        got, got_state = self.run(x, state, torch.zeros(self.B, self.T, dtype=torch.bool, device=self.device))
+        self.same(got, want, "y with an all-False reset")
+        self.same_state(got_state, want_state, "an all-False reset")
+
+    def packed(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        got, got_state = self.run(x, state, reset)
+        for b in range(self.B):
+            row = slice(b, b + 1)
+            alone = states.index(state, row)
+            starts = sorted({0, *reset[b].nonzero()[:, 0].tolist()})
+            for start, end in zip(starts, [*starts[1:], self.T], strict=True):
+                opens = torch.zeros(1, end - start, dtype=torch.bool, device=self.device)
+                opens[0, 0] = reset[b, start]
+                y, alone = self.run(x[row, start:end], alone, opens)
+                self.same(got[row, start:end], y, f"y of row {b}, steps {start} to {end - 1}, against that episode alone")
+            self.same_state(states.index(got_state, row), alone, f"row {b}, against its last episode alone")
+
+    def reset_forgets(self) -> None:
+        x, start, T = self.x(), self.state(used=False), self.T
+        opens = torch.zeros(self.B, T, dtype=torch.bool, device=self.device)
+        opens[:, 0] = True
+        pasts = [self.run(self.x(T=5, seed=s), start)[1] for s in (11, 12)]   # two pasts, the same counters
+        (want, want_state), (got, got_state) = (self.run(x, past, opens) for past in pasts)
+        self.same(got, want, "y after a reset at the first step, for two different states before it")
+        self.same_state(got_state, want_state, "after a reset at the first step")
+        late = torch.roll(opens, 3, dims=1)
+        inside = [self.run(torch.cat((self.x(T=3, seed=s), x[:, 3:]), dim=1), start, late)[0][:, 3:] for s in (11, 12)]
+        self.same(inside[1], inside[0], "y after a reset at step 3, for two different inputs before it")
+        fresh, fresh_state = self.run(x, start)
+        got, got_state = self.run(x, start, opens)
+        counters = [(a, b) for a, b in zip(got_state, fresh_state, strict=True) if not (a.is_floating_point() or a.is_complex())]
+        if all(torch.equal(a, b) for a, b in counters):   # else the reset has drawn new randomness, and outputs may differ
+            self.same(got, fresh, "y after a reset, against y from initial_state()")
+
+    def reset_recovers(self) -> None:
+        x, start = self.x(), self.state()
+        for at in (0, self.T // 2):
+            reset = torch.zeros(self.B, self.T, dtype=torch.bool, device=self.device)
+            reset[:, at] = True
+            want, want_state = self.run(x, start, reset)
+            for bad in (float("inf"), float("nan")):
+                broken = states.apply(lambda s, bad=bad: torch.full_like(s, bad) if s.is_floating_point() or s.is_complex() else s, start)   # type: ignore[misc]
+                leaf = x.clone().requires_grad_()
+                got, got_state = self.run(leaf, broken, reset)
+                self.same(got[:, at:], want[:, at:], f"y from a reset at step {at} on, after a state of {bad}")
+                self.same_state(got_state, want_state, f"after a state of {bad} and a reset at step {at}")
+                if at == 0:
+                    self.finite(got, [("x", leaf), *self.module.named_parameters()], f"a state of {bad} that a reset at step 0 has dropped")
+
+    def poison(self) -> None:
+        x, state, T = self.x(), self.state(), self.T
+        reset = torch.zeros(self.B, T, dtype=torch.bool, device=self.device)
+        reset[1, T // 2 + 1] = True
+        with torch.no_grad():
+            want, want_state = self.run(x, state, reset)
+            for bad in (float("nan"), float("inf")):
+                sick = x.clone()
+                sick[1, 3] = bad
+                got, got_state = self.run(sick, state, reset)
+                others = [b for b in range(self.B) if b != 1]
+                self.same(got[others], want[others], f"y of the other rows, with an input of {bad} in row 1")
+                self.same(got[1, :3], want[1, :3], f"y before an input of {bad}")
+                self.same(got[1, T // 2 + 1:], want[1, T // 2 + 1:], f"y after the reset that follows an input of {bad}")
+                self.same_state(got_state, want_state, f"after a reset that follows an input of {bad}")
+
+    def causality(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        for t in (1, self.T // 2, self.T - 1):
+            other, late = x.clone(), reset.clone()
+            other[:, t:] = self.x(seed=3)[:, t:]
+            late[:, t:] = ~late[:, t:]
+            self.same(self.run(other, state, reset)[0][:, :t], self.run(x, state, reset)[0][:, :t], f"y before step {t}, with other inputs from {t} on")
+            self.same(self.run(x, state, late)[0][:, :t], self.run(x, state, reset)[0][:, :t], f"y before step {t}, with other resets from {t} on")
+
+    # --- rows
+
+    def batch_rows(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        want, want_state = self.run(x, state, reset)
+        for b in range(self.B):
+            row = slice(b, b + 1)
+            got, got_state = self.run(x[row], states.index(state, row), reset[row])
+            self.same(got, want[row], f"y of row {b} run alone")
+            self.same_state(got_state, states.index(want_state, row), f"row {b} run alone")
+        order = torch.arange(self.B - 1, -1, -1, device=self.device)
+        got, got_state = self.run(x[order], states.index(state, order), reset[order])
+        self.same(got, want[order], "y with the batch in reverse order")
+        self.same_state(got_state, states.index(want_state, order), "the batch in reverse order")
+
+    # --- gradients
+
+    def gradients(self, y: Tensor, leaves: list[tuple[str, Tensor]], cotangent: Tensor) -> dict[str, Tensor]:
+        leaves = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
+        if not y.requires_grad:
+            raise Broken("y does not depend on x or any parameter by autograd; is it detached?")
+        found = torch.autograd.grad((y * cotangent).sum(), [leaf for _, leaf in leaves], allow_unused=True)
+        return {name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves, found, strict=True)}
+
+    def finite(self, y: Tensor, leaves: list[tuple[str, Tensor]], what: str) -> None:
+        for name, g in self.gradients(y, leaves, torch.ones_like(y)).items():
+            if not bool(torch.isfinite(g).all()):
+                raise Broken(f"the gradient of {name} after {what} has {int((~torch.isfinite(g)).sum())} entries that are inf or nan")
+
+    def leaves(self, state: Any) -> tuple[Any, list[tuple[str, Tensor]]]:
+        state = states.apply(lambda s: s.detach().clone().requires_grad_() if s.is_floating_point() or s.is_complex() else s, state)
+        return state, [(f"state.{name}", s) for name, s in zip(state._fields, state, strict=True) if s.requires_grad and s.numel()]
+
+    def split_gradients(self) -> None:
+        reset, cotangent = self.resets(), torch.randn_like(self.run(self.x())[0])
+        results = []
+        for cuts in ([], [self.T // 3, self.T - 2]):
+            x = self.x().requires_grad_()
+            state, leaves = self.leaves(self.state())
+            y, _ = self.pieces(x, state, reset, cuts)
+            results.append(self.gradients(y, [("x", x), *leaves, *self.module.named_parameters()], cotangent))
+        for name, want in results[0].items():
+            self.same(results[1][name], want, f"gradient of {name} through three parts with the state carried, against the whole")
+
+    def reset_gradients(self) -> None:
+        t = self.T // 2
+        reset = torch.zeros(self.B, self.T, dtype=torch.bool, device=self.device)
+        reset[:, t] = True
+        x = self.x().requires_grad_()
+        state, leaves = self.leaves(self.state())
+        y, _ = self.run(x, state, reset)
+        for name, g in self.gradients(y[:, t:], [("x", x), *leaves], torch.ones_like(y[:, t:])).items():
+            before = g[:, :t] if name == "x" else g
+            if bool((before != 0).any()):
+                raise Broken(f"y from step {t} on has a gradient of up to {before.abs().max().item():.2g} in {name} before the reset at step {t}")
+
+    def long_gradients(self) -> None:
+        x = self.x(B=2, T=self.long_T).requires_grad_()
+        state, leaves = self.leaves(self.state(B=2, used=False))
+        y, _ = self.run(x, state)
+        if not bool(torch.isfinite(y).all()):
+            raise Broken(f"y has {int((~torch.isfinite(y)).sum())} entries that are inf or nan")
+        self.finite(y, [("x", x), *leaves, *self.module.named_parameters()], f"{self.long_T} steps")
+
+    # --- memory
+
+    def remembers(self) -> None:
+        x, state = self.x(), self.state(used=False)
+        other = x.clone()
+        other[:, 0] = self.x(seed=3)[:, 0]
+        with torch.no_grad():
+            (a, _), (b, _) = self.run(x, state), self.run(other, state)
+            carried = [self.run(x, self.state(seed=1))[0], self.run(x, self.run(self.x(T=5, seed=12), state)[1])[0]]
+        if not self.expect_memory:
+            self.same(b[:, 1:], a[:, 1:], "y after the first step, for two different inputs at it")
+            self.same(carried[1], carried[0], "y for two different states before it")
+            return
+        near = (a[:, 1:] - b[:, 1:]).abs().amax()
+        if not float(near) > 1e-7 * float(a.abs().max()):
+            raise Broken(f"two sequences that differ in their first input only give the same y afterwards (largest difference {float(near):.2g})")
+        if torch.equal(carried[0], carried[1]):
+            raise Broken("y does not depend on the state handed in")
+
+    # --- life of a module
+
+    def state_dict(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        want, _ = self.run(x, state, reset)
+        file = io.BytesIO()
+        torch.save(self.module.state_dict(), file)
+        file.seek(0)
+        other = copy.deepcopy(self.module)
+        with torch.no_grad():
+            for p in other.parameters():
+                p.mul_(0.5).add_(0.25)
+        other.load_state_dict(torch.load(file, weights_only=True))
+        self.same(self.run(x, state, reset, other)[0], want, "y of a copy with the saved state_dict")
+
+    def deepcopy(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        want, _ = self.run(x, state, reset)
+        other = copy.deepcopy(self.module)
+        self.same(self.run(x, state, reset, other)[0], want, "y of a copy")
+        with torch.no_grad():
+            for p in other.parameters():
+                p.mul_(0.5).add_(0.25)
+        self.same(self.run(x, state, reset)[0], want, "y of the original after its copy was changed")
+
+    def vector(self) -> None:
+        state = self.state()
+        vector = states.to_vector(state)
+        if vector.dtype != torch.float32 or vector.ndim != 2 or vector.shape[0] != self.B:
+            raise Broken(f"hadamem.states.to_vector must give float32 [B, n], got {vector.dtype} {list(vector.shape)}")
+        back = states.from_vector(self.module, vector)   # type: ignore[arg-type]
+        for name, a, b in zip(state._fields, back, state, strict=True):
+            if a.dtype != b.dtype or not torch.equal(a, b):
+                raise Broken(f"state.{name} is not the same after hadamem.states.to_vector and from_vector")
+        self.same(self.run(self.x(), back)[0], self.run(self.x(), state)[0], "y from the restored state")
+
+    def float64(self) -> None:
+        self.moved(copy.deepcopy(self.module).to(torch.float64), torch.float64, self.device)
+
+    def cuda(self) -> None:
+        self.moved(copy.deepcopy(self.module).to("cuda"), self.dtype, torch.device("cuda", torch.cuda.current_device()))
+
+    def moved(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+        """A moved copy: same values (to the accuracy of the narrower dtype), results and fresh states in its own dtype and place."""
+        x, state, reset = self.x(), self.state(used=False), self.resets()
+        there = states.apply(lambda s: s.to(device, dtype if s.is_floating_point() else None) if not s.is_complex() else s.to(device), state)
+        y, after = self.run(x.to(device, dtype), there, reset.to(device), module)
+        if y.dtype != dtype or y.device != device:
+            raise Broken(f"y must be {dtype} on {device}, got {y.dtype} on {y.device}")
+        want, _ = self.run(x, state, reset)
+        rtol, atol = self.tolerances.get(self.dtype, TOLERANCES[torch.float32])
+        error, limit = (y.to(want) - want).abs().max().item(), 10 * (atol + rtol * want.abs().max().item())
+        if not error <= limit:
+            raise Broken(f"y differs by {error:.2g} from the one in {self.dtype} on {self.device} (allowed {limit:.1g})")
+        fresh = module.initial_state(self.B)   # type: ignore[operator]
+        for name, a, b in zip(fresh._fields, fresh, after, strict=True):
+            if a.device != device or b.device != device or (a.is_floating_point() and a.dtype != torch.promote_types(dtype, torch.float32)):
+                raise Broken(f"state.{name} must be {dtype} on {device}, got {a.dtype} on {a.device} from initial_state() and {b.dtype} on {b.device} "
+                             "from forward()")
+
+
+def check_spec(spec: str, input_size: int = 8, output_size: int = 6, options: Mapping[str, Any] | None = None, **settings: Any) -> Report:
+    """`check_memory` on what "package.module:Class" (or a name of `hm.list_memories()`) builds; a report, also of failures.
+
+    `options` are keywords for the class or function; `settings` are those of `check_memory`.
+    """
+    module = resolve(spec, input_size, output_size, **(options or {}))
+    settings = {"input_size": getattr(module, "input_size", input_size), "expect_memory": spec != "none", **settings}
+    report = check_memory(module, **{"raise_on_failure": False, **settings})
+    report.subject = spec
+    return report
+
+
+def resolve(spec: str, input_size: int = 8, output_size: int = 6, **options: Any) -> nn.Module:
+    """The module that `spec` names: an instance as it is, a class or function called with input_size=, output_size= and `options`."""
+    if spec in list_memories():
+        return make_memory(spec, input_size, output_size, **options)
+    where, _, attribute = spec.partition(":")
+    if not where or not attribute:
+        raise ValueError(f"memory {spec!r} must be written package.module:Class, or be one of {', '.join(list_memories())}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())   # a console script does not look in the present folder by itself
+    try:
+        found: Any = importlib.import_module(where)
+    except ImportError as error:
+        raise ValueError(f"cannot import module {where!r} of memory {spec!r}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"module {where!r} has no {attribute!r}; is the name in {spec!r} right?")
+        found = getattr(found, part)
+    if isinstance(found, nn.Module):
+        if options:
+            raise ValueError(f"{spec!r} is a ready-made module and takes no options, got {', '.join(options)}")
+        return found
+    if not callable(found):
+        raise ValueError(f"{spec!r} must be a class, a function or a torch.nn.Module, got {type(found).__name__}")
+    try:
+        inspect.signature(found).bind(input_size=input_size, output_size=output_size, **options)
+    except TypeError as error:
+        raise ValueError(f"{spec!r} cannot be built with input_size, output_size and options {options}: {error}") from error
+    module = found(input_size=input_size, output_size=output_size, **options)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"{spec!r} must build a torch.nn.Module, got {type(module).__name__}")
+    return module
+
+
+@contextlib.contextmanager
+def _left_alone(module: nn.Module) -> Iterator[None]:
+    """Random generators, training modes, parameters and their gradients are afterwards as they were before."""
+    modes = [(m, m.training) for m in module.modules()]
+    values = {name: v.detach().clone() for name, v in module.state_dict().items()}
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices), torch.enable_grad():
+        module.eval()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for name, v in module.state_dict().items():
+                    if not torch.equal(v, values[name]):
+                        v.copy_(values[name])
+            for m, mode in modes:
+                m.training = mode
+
+
+def _same_kind(got: Any, want: Any, what: str) -> None:
+    if type(got) is not type(want):
+        raise Broken(f"{what} must be a {type(want).__name__} like initial_state()'s, got {type(got).__name__}")
+    for name, a, b in zip(want._fields, got, want, strict=True):
+        if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+            raise Broken(f"{what} must keep state.{name} as {list(b.shape)} {b.dtype} on {b.device}, got {list(a.shape)} {a.dtype} on {a.device}")
+
+
+def _brief(x: Tensor) -> str:
+    values = x.flatten()[:6].tolist()
+    return f"{values}{'...' if x.numel() > 6 else ''}"

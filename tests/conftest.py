@@ -1,0 +1,46 @@
+"""What all tests share: Triton's interpreter where there is no GPU, one thread per worker, and the folder of golden files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")   # before triton is imported: kernels.backends() then lists it on the CPU
+
+import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)   # the workers share the cores
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def golden_folder() -> Path | None:
+    """$HADAMEM_GOLDEN, or the shared folder next to the repository; None if there is none."""
+    named = os.environ.get("HADAMEM_GOLDEN")
+    folder = Path(named) if named else ROOT.parent / "shared" / "golden"
+    folder = folder / "memory" if (folder / "memory").is_dir() else folder
+    return folder if folder.is_dir() and any(folder.glob("*.npz")) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session")
+def golden() -> Path:
+    folder = golden_folder()
+    if folder is None:
+        pytest.skip("no golden files: set HADAMEM_GOLDEN to their folder")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,171 @@
+"""Every op on every backend equals the reference, forward and backward."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+from hadamem import kernels
+
+TOLERANCES = {torch.float32: dict(rtol=1e-4, atol=2e-5), torch.float64: dict(rtol=1e-9, atol=1e-11)}
+SIZES = [(1, 1, 4, 4), (3, 63, 5, 5), (2, 130, 24, 24), (2, 9, 3, 7), (1, 17, 33, 6), (5, 2, 1, 1)]        # B, T, V, K: odd on purpose
+TINY = [(1, 1, 4, 4), (2, 17, 5, 5), (1, 33, 24, 24), (2, 3, 3, 7), (1, 130, 3, 4)]                       # for Triton's interpreter
+INTERPRETED = not torch.cuda.is_available()
+
+
+def cases(op: str) -> list:
+    found = []
+    for backend in kernels.backends(op):
+        if backend != "reference":
+            sizes = TINY if backend == "triton" and INTERPRETED else SIZES
+            found += [pytest.param(backend, size, id=f"{backend}-B{size[0]}T{size[1]}V{size[2]}K{size[3]}") for size in sizes]
+    return found
+
+
+def skip_unfinished(backend: str, op: str) -> None:
+    if backend in ("cpu", "triton"):
+        name = {"cpu": "fused_cpu", "triton": "triton"}[backend]
+        try:
+            importlib.import_module(f"hadamem.kernels.{op}.{name}")
+        except ModuleNotFoundError as error:
+            if error.name != f"hadamem.kernels.{op}.{name}":
+                raise
+            pytest.skip(f"kernels/{op}/{name}.py is not written yet")
+
+
+def device_of(backend: str) -> str:
+    return "cuda" if torch.cuda.is_available() and backend != "cpu" else "cpu"
+
+
+def inputs(names: dict[str, tuple[int, ...]], dtype: torch.dtype, device: str, scale: float = 1.0) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    made = {n: scale * torch.randn(*shape, generator=generator, dtype=torch.float64) for n, shape in names.items()}
+    return {n: x.to(device, dtype).requires_grad_() for n, x in made.items()}
+
+
+def compare(got: dict, want: dict, label: str, dtype: torch.dtype) -> None:
+    for name in want:
+        scale = max(1.0, float(want[name].abs().max()))
+        torch.testing.assert_close(got[name].cpu() / scale, want[name] / scale, **TOLERANCES[dtype], msg=lambda m, n=name: f"{label} {n}: {m}")
+
+
+def run_shm(backend, args, cotangents, reset, clip, calibration) -> dict:
+    vectors = [args.get(n) for n in ("theta", "vc", "v", "k", "q", "M0")]
+    h, M = kernels.shm(*vectors, reset, clip, calibration, backend)
+    leaves = {n: x for n, x in args.items() if calibration != "none" or n not in ("theta", "vc")}
+    grads = torch.autograd.grad([h, M], list(leaves.values()), cotangents, materialize_grads=True)
+    return {"h": h.detach(), "M_T": M.detach(), **{f"d{n}": g for n, g in zip(leaves, grads, strict=True)}}
+
+
+SETTINGS = {   # every option that changes what a kernel does
+    "plain": dict(),
+    "M0": dict(M0=True),
+    "resets": dict(M0=True, resets=True),
+    "clip": dict(M0=True, clip=0.8),
+    "resets-clip": dict(resets=True, clip=0.8),
+    "sigmoid": dict(M0=True, resets=True, calibration="sigmoid"),
+    "sigmoid-clip": dict(M0=True, clip=0.5, calibration="sigmoid"),
+    "none": dict(M0=True, resets=True, calibration="none"),
+    "none-clip": dict(resets=True, clip=0.5, calibration="none"),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(("backend", "size"), cases("shm"))
+def test_shm_matches_reference(backend, size, setting, dtype):
+    skip_unfinished(backend, "shm")
+    options, (B, T, V, K), device = SETTINGS[setting], size, device_of(backend)
+    if backend == "triton" and INTERPRETED and T > 20 and setting not in ("resets", "clip"):
+        pytest.skip("the interpreter is slow; shorter sequences cover this")
+    names = {"theta": (B, T, V), "vc": (B, T, K), "v": (B, T, V), "k": (B, T, K), "q": (B, T, K)} | ({"M0": (B, V, K)} if options.get("M0") else {})
+    args = inputs(names, dtype, device, scale=0.7)
+    reset = torch.rand(B, T, generator=torch.Generator().manual_seed(5)) < 0.15 if options.get("resets") else None
+    cotangents = [torch.randn(B, T, V, generator=torch.Generator().manual_seed(6)), torch.randn(B, V, K, generator=torch.Generator().manual_seed(7))]
+    settings = options.get("clip"), options.get("calibration", "tanh")
+    judge = {n: x.detach().cpu().requires_grad_() for n, x in args.items()}
+    want = run_shm("reference", judge, [c.to(dtype) for c in cotangents], reset, *settings)
+    got = run_shm(backend, args, [c.to(device, dtype) for c in cotangents], None if reset is None else reset.to(device), *settings)
+    compare(got, want, f"{backend} {setting}", dtype)
+
+
+def run_hadamard(backend, args, cotangents, reset, with_q) -> dict:
+    result = kernels.hadamard(args["C"], args["U"], args.get("q"), args.get("M0"), reset, backend)
+    results = dict(zip(("h", "M_T"), result, strict=True)) if with_q else {"M": result}
+    grads = torch.autograd.grad(list(results.values()), list(args.values()), cotangents, materialize_grads=True)
+    return {**{n: x.detach() for n, x in results.items()}, **{f"d{n}": g for n, g in zip(args, grads, strict=True)}}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("setting", ["plain", "M0", "M0-resets", "resets-q", "M0-resets-q"])
+@pytest.mark.parametrize(("backend", "size"), cases("hadamard"))
+def test_hadamard_matches_reference(backend, size, setting, dtype):
+    skip_unfinished(backend, "hadamard")
+    (B, T, V, K), device, with_q = size, device_of(backend), setting.endswith("q")
+    names = {"C": (B, T, V, K), "U": (B, T, V, K)} | ({"q": (B, T, K)} if with_q else {}) | ({"M0": (B, V, K)} if "M0" in setting else {})
+    args = inputs(names, dtype, device, scale=0.8)
+    with torch.no_grad():
+        args["C"][:, ::3] = 0   # exact zeros are legal
+    reset = torch.rand(B, T, generator=torch.Generator().manual_seed(5)) < 0.15 if "resets" in setting else None
+    shapes = [(B, T, V), (B, V, K)] if with_q else [(B, T, V, K)]
+    cotangents = [torch.randn(*s, generator=torch.Generator().manual_seed(6 + i)) for i, s in enumerate(shapes)]
+    judge = {n: x.detach().cpu().requires_grad_() for n, x in args.items()}
+    want = run_hadamard("reference", judge, [c.to(dtype) for c in cotangents], reset, with_q)
+    got = run_hadamard(backend, args, [c.to(device, dtype) for c in cotangents], None if reset is None else reset.to(device), with_q)
+    compare(got, want, f"{backend} {setting}", dtype)
+
+
+@pytest.mark.parametrize("backend", kernels.backends("shm"))
+def test_same_inputs_same_bits(backend):
+    skip_unfinished(backend, "shm")
+    device = device_of(backend)
+    args = inputs({n: (2, 19, 5) for n in ("theta", "vc", "v", "k", "q")} | {"M0": (2, 5, 5)}, torch.float32, device)
+    cotangents = [torch.ones(2, 19, 5, device=device), torch.ones(2, 5, 5, device=device)]
+    first, second = (run_shm(backend, args, cotangents, None, None, "tanh") for _ in range(2))
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+@pytest.mark.parametrize("backend", kernels.backends("shm"))
+def test_strided_inputs_and_unused_outputs(backend):
+    """Views with odd strides are read rightly, and a loss on h or M_T alone is enough."""
+    skip_unfinished(backend, "shm")
+    device = device_of(backend)
+    wide = torch.randn(7, 2, 30, generator=torch.Generator().manual_seed(1)).to(device)
+    v, k, q, theta, vc = (wide.transpose(0, 1)[..., 6 * i:6 * i + 6][..., ::2] for i in range(5))   # [2, 7, 3], nothing contiguous
+    wide_theta = theta[:, :1].expand(-1, 7, -1)                                                       # stride 0 over time
+    for pick in (0, 1):
+        results = []
+        for name in ("reference", backend):
+            leaf = v.detach().clone().requires_grad_()
+            out = kernels.shm(wide_theta, vc, leaf, k, q, backend=name)[pick]
+            out.sum().backward()
+            results.append((out.detach(), leaf.grad))
+        for got, want in zip(results[1], results[0], strict=True):
+            torch.testing.assert_close(got, want, **TOLERANCES[torch.float32])
+
+
+@pytest.mark.parametrize("backend", kernels.backends("shm"))
+def test_reset_drops_inf_and_nan(backend):
+    """Neither a broken initial memory nor a broken input gets past a reset, forward or backward."""
+    skip_unfinished(backend, "shm")
+    device = device_of(backend)
+    args = {n: x.detach() for n, x in inputs({n: (2, 6, 4) for n in ("theta", "vc", "v", "k", "q")}, torch.float32, device).items()}
+    reset = torch.zeros(2, 6, dtype=torch.bool, device=device)
+    reset[:, 3] = True
+    clean = kernels.shm(**args, reset=reset, backend="reference")
+    for bad in (float("inf"), float("nan")):
+        sick = dict(args, v=args["v"].clone())
+        sick["v"][0, 1] = bad
+        h, M = kernels.shm(**sick, M0=torch.full((2, 4, 4), bad, device=device), reset=reset, backend=backend)
+        torch.testing.assert_close(h[:, 3:], clean[0][:, 3:], **TOLERANCES[torch.float32])
+        torch.testing.assert_close(M, clean[1], **TOLERANCES[torch.float32])
+        h, _ = kernels.shm(**sick, reset=reset, backend=backend)
+        torch.testing.assert_close(h[1], clean[0][1], **TOLERANCES[torch.float32])   # the other row is untouched
+        leaf = args["theta"].clone().requires_grad_()
+        h, _ = kernels.shm(**dict(args, theta=leaf), M0=torch.full((2, 4, 4), bad, device=device),
+                           reset=torch.ones_like(reset), backend=backend)
+        h.sum().backward()
+        assert leaf.grad.isfinite().all()
