@@ -12,8 +12,7 @@ if not torch.cuda.is_available():
 
 import pytest
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)   # the workers share the cores
+torch.set_num_threads(1)   # tensors are tiny here, and parallel workers share the cores
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -1,7 +1,7 @@
 """The `hadamem` command: parse, call, print. Each subcommand is a line in COMMANDS; the work is done elsewhere.
 
-Exit codes: 0 fine, 1 the work was done and found failures (or an unexpected error), 2 bad input. Errors are one sentence on stderr;
-`--debug` shows the traceback instead.
+Exit codes: 0 fine, 1 the work was done and found failures (or an unexpected error), 2 bad input. Errors are one
+sentence on stderr; `--debug` shows the traceback instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add: Callable[..., Any] = parser.add_argument   # all defaults live in bench.memory.Settings
-    add("--config", metavar="FILE", help="settings from a .json or .yaml file, keys as the options; options override it")
+    add("--config", metavar="FILE", help="settings from a .json or .yaml file, named as the options; options override")
     add("--device", help="auto, cpu, cuda, cuda:1, ... (default: auto, the GPU if there is one)")
     add("--batch", type=int, nargs="+", metavar="B", help="batch sizes")
     add("--time", type=int, nargs="+", metavar="T", help="sequence lengths")
@@ -45,10 +45,10 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add("--input-size", type=int, metavar="D", help="features per step (default: 64)")
     add("--peer-size", type=int, metavar="N", help="hidden size of nn.GRU and nn.LSTM (default: 256)")
     add("--dtype", help="float32 (default), float64, bfloat16 or float16")
-    add("--what", nargs="+", metavar="PART", help="op (hm.kernels.shm), module (hm.SHM), step (acting) or all (default)")
+    add("--what", nargs="+", metavar="PART", help="op (hm.kernels.shm), module (hm.SHM), step (acting), all (default)")
     add("--backends", nargs="+", metavar="NAME", help="backends of SHM to time (default: all usable on the device)")
     add("--repeats", type=int, metavar="N", help="timed calls per case, at most")
-    add("--limit-seconds", type=float, metavar="S", help="time to spend on a case; one whose call takes longer is skipped")
+    add("--limit-seconds", type=float, metavar="S", help="time per contender; a call expected to be longer is skipped")
     add("--seed", type=int, help="seed of weights and inputs (default: 0)")
     add("--quick", action="store_true", default=None, help="a small grid, under a minute on two CPU cores")
     add("--out", metavar="DIR", help="folder for results.json and the plots (default: bench/memory)")
@@ -80,7 +80,7 @@ def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
             try:
                 yaml = importlib.import_module("yaml")
             except ImportError as error:
-                raise UsageError(f"--config {path} is YAML, which needs `pip install pyyaml`; a .json file needs nothing") from error
+                raise UsageError(f"--config {path} is YAML and needs pyyaml; install it or use a .json file") from error
             values = yaml.safe_load(text)
         else:
             values = json.loads(text)
@@ -93,7 +93,8 @@ def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
     values = {str(key).replace("-", "_"): value for key, value in values.items()}
     for key in values:
         if key not in known:
-            raise UsageError(f"--config {path} has the unknown key {key!r};{_near(key, known)} choose from {', '.join(known)}")
+            choices = f"{_near(key, known)} choose from {', '.join(known)}"
+            raise UsageError(f"--config {path} has the unknown key {key!r};{choices}")
     return values
 
 
@@ -123,7 +124,7 @@ def _check_memory(args: argparse.Namespace) -> int:
     except (ValueError, TypeError, ImportError, AttributeError) as error:
         raise UsageError(" ".join(str(error).split())) from error
     print(report)
-    return 0 if report.passed else 1
+    return 0 if report.ok else 1
 
 
 def _parse_option(text: str) -> tuple[str, Any]:

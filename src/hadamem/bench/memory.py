@@ -31,7 +31,7 @@ from .timing import Call, Timing
 PARTS = ("op", "module", "step")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
 QUICK: dict[str, Any] = {
-    "batch": (8,), "time": (64, 256), "memory_size": (32, 128), "repeats": 15, "limit_seconds": 0.6,
+    "batch": (8,), "time": (64, 256), "memory_size": (32, 128), "repeats": 10, "limit_seconds": 0.25,
 }
 COPIES = 3        # sets of inputs taken in turn
 DISTURBED = 0.1   # share of the CPU taken by other programs; more than this is said beside the numbers
@@ -311,7 +311,7 @@ class Bench:
                 if isinstance(seconds, Exception):
                     skipped[model], seconds = _why(seconds), None
                 elif seconds is not None and not (case.part == "step" and self.device.type == "cuda"):
-                    peak = timing.peak_memory(calls[model], self.device)   # a graph's memory is set aside at its capture
+                    peak = timing.peak_memory(calls[model], self.device)   # (a graph sets its memory aside at capture)
                 group.append(Result(case.part, case.B, case.T, case.H, model, direction, seconds, peak, share,
                                     skipped.get(model)))
         if self.device.type == "cuda":
@@ -435,7 +435,9 @@ def _header(device: torch.device) -> str:
 
 def _disturbed(group: list[Result]) -> list[str]:
     share = max((r.others for r in group if r.others is not None), default=0.0)
-    return [] if share <= DISTURBED else [f"   ! other programs took {share:.0%} of the CPU meanwhile: do not quote these numbers"]
+    if share <= DISTURBED:
+        return []
+    return [f"   ! other programs took {share:.0%} of the CPU meanwhile: do not quote these numbers"]
 
 
 def _row(result: Result, group: list[Result], device: torch.device) -> str:

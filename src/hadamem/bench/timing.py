@@ -1,4 +1,4 @@
-"""Honest timing of calls side by side: warm-up, synchronisation, medians with spread, cold caches, peak memory if known.
+"""Honest timing of calls side by side: warm-up, synchronisation, medians with spread, cold caches, peak memory.
 
 Calls to be compared take turns in rounds, so that whatever disturbs the machine for a while disturbs all of them, and
 `Others` tells how much of the CPU other programs took meanwhile. Timed one after the other on a shared machine, a GRU
@@ -67,7 +67,7 @@ ROUNDS = 5
 def measure(
     calls: dict[str, Call], device: torch.device, repeats: int, limit_seconds: float
 ) -> dict[str, Timing | Exception]:
-    """Time each call up to `repeats` times, fewer if that takes longer than `limit_seconds`, in rounds over all of them.
+    """Time each call up to `repeats` times, fewer if that takes longer than `limit_seconds`, in rounds over all.
 
     A call that raises is answered with its exception and takes no further part.
     """
@@ -84,7 +84,8 @@ def measure(
     for turn in range(ROUNDS):
         for name, runs in plan.items():
             share = runs * (turn + 1) // ROUNDS - runs * turn // ROUNDS
-            if share and name not in found:
+            late = device.type != "cuda" and sum(times[name]) > 2 * limit_seconds   # the machine got slower meanwhile
+            if share and name not in found and not late:
                 try:
                     if runs >= 2 * ROUNDS:
                         calls[name](0)           # brings back its own threads and caches after the others' turn
@@ -124,7 +125,7 @@ def _wall(call: Call, device: torch.device, runs: int) -> float:
 
 
 class Others:
-    """Share of the machine's CPU time that other programs took since this was made; None where /proc/stat is missing."""
+    """Share of the machine's CPU time that other programs took since this was made; None without /proc/stat."""
 
     def __init__(self) -> None:
         self.start = self._read()
@@ -156,8 +157,8 @@ def _summary(times: list[float], wall: float | None) -> Timing:
 def peak_memory(call: Call, device: torch.device) -> int | None:
     """Bytes in use at the worst moment of one call beyond those in use before it, or None where that cannot be known.
 
-    CUDA: the allocator's count. Linux CPU: growth of the resident set to its high-water mark, after free memory was handed back; right
-    to within a few MiB. Elsewhere: None.
+    CUDA: the allocator's count. Linux CPU: growth of the resident set to its high-water mark, after free memory was
+    handed back; right to within a few MiB. Elsewhere: None.
     """
     gc.collect()
     if device.type == "cuda":
@@ -256,4 +257,5 @@ def _commit() -> str | None:
 
 
 def _git(root: Path, *args: str) -> str:
-    return subprocess.run(["git", "-C", str(root), *args], check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+    done = subprocess.run(["git", "-C", str(root), *args], check=True, capture_output=True, text=True, timeout=10)
+    return done.stdout.strip()

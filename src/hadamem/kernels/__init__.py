@@ -4,9 +4,10 @@
 loop, the judge), `scan` (associative scan in plain PyTorch), `cpu` (numba) and `triton` (CUDA).
 """
 
+from ._backends import NAMES
 from ._backends import usable as backends
 from ._checks import check_clip
 from .hadamard import hadamard
 from .shm import shm
 
-__all__ = ["backends", "check_clip", "hadamard", "shm"]
+__all__ = ["NAMES", "backends", "check_clip", "hadamard", "shm"]

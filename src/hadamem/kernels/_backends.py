@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import os
 import warnings
@@ -22,9 +21,20 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 
 
-@functools.cache
+def _constant(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.compiler.assume_constant_result, which would import the whole compiler (a second) at once: calls are run, not traced."""
+    fn._dynamo_marked_constant = True   # type: ignore[attr-defined]
+    return fn
+
+
+_found: dict[str, bool] = {}
+
+
+@_constant
 def _importable(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
+    if module not in _found:
+        _found[module] = importlib.util.find_spec(module) is not None
+    return _found[module]
 
 
 def missing(backend: str, device_type: str | None = None) -> str | None:
@@ -114,7 +124,7 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
 _working: set[tuple[str, str, str]] = set()
 
 
-@torch.compiler.assume_constant_result
+@_constant
 def _probed(op: str, name: str, device_type: str, probe: Callable[[str, str], None]) -> bool:
     key = (op, name, device_type)
     if key in _working:

@@ -49,6 +49,13 @@ def fold_batch(op: Any, outputs: int) -> None:
 
 def needs_grad(*tensors: Tensor | None) -> bool:
     """Whether a backward pass may follow, so that checkpoints are worth keeping."""
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    return torch.is_grad_enabled() and any(x is not None and (x.requires_grad or _wraps_grad(x)) for x in tensors)
 
 
+def _wraps_grad(x: Tensor) -> bool:
+    """Whether a tensor inside vmap stands for one that requires grad: its own flag does not tell (nor can a compiler)."""
+    while not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+        if x.requires_grad:
+            return True
+    return False

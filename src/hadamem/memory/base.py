@@ -24,6 +24,7 @@ class Memory(nn.Module):
 
     input_size: int
     output_size: int
+    state_type: type | None = None   # the NamedTuple of its states, if forward() should refuse any other
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                       generator: torch.Generator | None = None) -> State:
@@ -36,9 +37,13 @@ class Memory(nn.Module):
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """One step: x [B, input_size], reset [B] bool -> y [B, output_size] and the next state."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
         if x.ndim != 2:
             raise ValueError(f"x must have shape [B, input_size] in step(), got {list(x.shape)}; use forward() for sequences")
-        y, state = self.forward(x[:, None], state, None if reset is None else reset[:, None])
+        if isinstance(reset, Tensor) and reset.ndim != 1:
+            raise ValueError(f"reset must have shape [B] = [{x.shape[0]}] in step(), got {list(reset.shape)}")
+        y, state = self.forward(x[:, None], state, reset[:, None] if isinstance(reset, Tensor) else reset)
         return y[:, 0], state
 
     @property
@@ -72,8 +77,10 @@ class Memory(nn.Module):
         if parameter is not None and parameter.device != x.device:
             raise ValueError(f"x is on {x.device} but the module is on {parameter.device}; move one of them with .to()")
         if state is not None:
-            if not isinstance(state, tuple) or not all(isinstance(s, Tensor) for s in state):
-                raise TypeError(f"state must be what initial_state() or an earlier call returned, got {type(state).__name__}")
+            kind: type[Any] = self.state_type or tuple
+            if not isinstance(state, kind) or not all(isinstance(s, Tensor) for s in state):
+                raise TypeError(f"state must be what initial_state() or an earlier call returned (a {kind.__name__}), "
+                                f"got {type(state).__name__}")
             for name, s in zip(getattr(state, "_fields", range(len(state))), state, strict=False):
                 if s.ndim < 1 or s.shape[0] != B:
                     raise ValueError(f"state.{name} must have batch size {B} like x, got shape {list(s.shape)}")

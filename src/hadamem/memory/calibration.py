@@ -91,12 +91,19 @@ class Theta(Calibration):
 
 
 class NeuralTheta(Calibration):
-    """C_t = 1 + tanh(f(x_t) ⊗ W_c x_t) with f a network of one hidden layer (the paper leaves its size open)."""
+    """C_t = 1 + tanh(f(x_t) ⊗ W_c x_t) with f a network of one hidden layer (the paper leaves its size open).
 
-    def __init__(self, input_size: int, value_size: int, key_size: int, *, hidden_size: int | None = None):
+    z is quadratic in x, so its tanh has no zero mean and entries of M may grow without end: `init` scales f's last layer at the start (0
+    starts at C = 1), and `SHM(clip=...)` limits them for good.
+    """
+
+    def __init__(self, input_size: int, value_size: int, key_size: int, *, hidden_size: int | None = None, init: float = 1.0):
         super().__init__()
         hidden_size = value_size if hidden_size is None else hidden_size
         self.theta = nn.Sequential(nn.Linear(input_size, hidden_size), nn.Tanh(), nn.Linear(hidden_size, value_size))
+        with torch.no_grad():
+            for p in self.theta[-1].parameters():
+                p.mul_(init)
         self.vc = nn.Linear(input_size, key_size, bias=False)
 
     def forward(self, x: Tensor, clock: Tensor) -> Factors:

@@ -17,6 +17,8 @@ class NoState(NamedTuple):
 class NoMemory(Memory):
     """A network of one hidden layer (`memory_size` wide) on the present step alone."""
 
+    state_type = NoState
+
     def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 128):
         super().__init__()
         self.input_size = check_size("input_size", input_size)

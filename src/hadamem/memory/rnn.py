@@ -7,7 +7,8 @@ cell runs step by step with a masked state, unless `resets_only_at_start` promis
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +29,8 @@ class LSTMState(NamedTuple):
 class _RNN(Memory):
     """What GRU and LSTM share; a subclass names its library module, its cell and its state."""
 
-    kind: type[nn.RNNBase]
-    state_type: type
+    kind: Callable[..., nn.RNNBase]
+    state_type: Any
 
     def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256, *, resets_only_at_start: bool = False):
         super().__init__()
@@ -37,7 +38,7 @@ class _RNN(Memory):
         self.memory_size = check_size("memory_size", memory_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
         self.resets_only_at_start = resets_only_at_start
-        self.rnn = self.kind(input_size, memory_size, batch_first=True)   # type: ignore[call-arg]
+        self.rnn = self.kind(input_size, memory_size, batch_first=True)
         self.out = None if output_size is None else nn.Linear(memory_size, output_size)
 
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):

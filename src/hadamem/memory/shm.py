@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from .base import Memory, check_size
-from .calibration import CALIBRATIONS, Calibration, Factors, Theta
+from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
 
 
 class SHMState(NamedTuple):
@@ -37,7 +37,7 @@ class SHM(Memory):
     memory_size is the height of M (value width); key_size its width, the same unless given.
     row_mode: "first" (always row 0 of theta), "step" (a random row at every step, the paper), "episode" (one per episode).
     calibration: "theta", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
-    theta_rows: rows L of the table. theta_init: scale of its Xavier start; 0 starts at C = 1.
+    theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
     clip: limits the entries of M to ±clip after each write. backend: of `hm.kernels.shm`.
 
     Differs from the paper; each has its flag:
@@ -46,6 +46,8 @@ class SHM(Memory):
     - `read_norm`: LayerNorm (no affine part) on M q. Nothing bounds the entries of M; without it they reach 1e4 and more.
     - `input_norm`, `normalize_keys`, `shortcut`: LayerNorm on x, relu and sum-to-one for k and q, and W_s x̂ + b_s, as released.
     """
+
+    state_type = SHMState
 
     def __init__(
         self,
@@ -72,6 +74,10 @@ class SHM(Memory):
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
         self.row_mode, self.clip, self.backend, self.normalize_keys = row_mode, clip, backend, normalize_keys
         kernels.check_clip(clip)
+        if row_mode not in ROW_MODES:
+            raise ValueError(f"unknown row_mode {row_mode!r}; choose from {', '.join(ROW_MODES)}")
+        if backend not in ("auto", *kernels.NAMES):
+            raise ValueError(f"unknown backend {backend!r}; choose from auto, {', '.join(kernels.NAMES)}")
         D, V, K = self.input_size, self.memory_size, self.key_size
         self.norm = nn.LayerNorm(D) if input_norm else None
         self.key = nn.Linear(D, K, bias=False)
@@ -165,7 +171,8 @@ class SHM(Memory):
             return kernels.shm(C.theta, C.vc, v, k, q, M, reset, self.clip, C.form, self.backend)
         if self.clip is not None:
             raise ValueError(f"clip works with a calibration that gives Factors or None; {type(self.calibration).__name__} gives a tensor C")
-        return kernels.hadamard(C, v[..., :, None] * k[..., None, :], q, M, reset, self.backend)   # eqs. 8, 9
+        U = v[..., :, None] * k[..., None, :]                                          # eq. 9
+        return kernels.hadamard(C, U, q, M, reset, self.backend)   # type: ignore[return-value]   # a pair, for q is given
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
@@ -176,8 +183,13 @@ def _sum_to_one(x: Tensor) -> Tensor:
 
 
 def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:
+    wanted = f"rows must be an int64 tensor of shape {list(clock.shape)} with entries in 0..{L - 1}"
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"{wanted}, got {type(rows).__name__}")
     if rows.dtype != torch.int64 or rows.shape != clock.shape:
-        raise ValueError(f"rows must be an int64 tensor of shape {list(clock.shape)} with entries in 0..{L - 1}, got {rows.dtype} {list(rows.shape)}")
+        raise ValueError(f"{wanted}, got {rows.dtype} {list(rows.shape)}")
+    if rows.device.type == "cpu" and not torch.compiler.is_compiling() and not 0 <= int(rows.min()) <= int(rows.max()) < L:
+        raise ValueError(f"{wanted}, got entries {int(rows.min())}..{int(rows.max())}")   # on a GPU the check would wait for the device
 
 
 def _build_calibration(calibration: Any, D: int, V: int, K: int, **theta: Any) -> Calibration:
@@ -185,8 +197,10 @@ def _build_calibration(calibration: Any, D: int, V: int, K: int, **theta: Any) -
         if calibration not in CALIBRATIONS:
             raise ValueError(f"unknown calibration {calibration!r}; choose from {', '.join(CALIBRATIONS)} or pass a hm.Calibration")
         kind = CALIBRATIONS[calibration]
+        if kind is NeuralTheta:
+            return kind(D, V, K, init=theta["init"])
         return kind(D, V, K, **theta) if kind is Theta else kind(D, V, K)
-    built = calibration if isinstance(calibration, nn.Module) else calibration(D, V, K)
+    built = calibration(D, V, K) if callable(calibration) and not isinstance(calibration, nn.Module) else calibration
     if not isinstance(built, Calibration):
         raise TypeError(f"calibration must be a name, a hm.Calibration or a function that makes one, got {type(built).__name__}")
     return built

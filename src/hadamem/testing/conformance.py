@@ -99,7 +99,7 @@ def check_memory(
     report = Report(type(module).__name__)
     with _left_alone(module):
         for name, check in suite.checks().items():
-            torch.manual_seed(seed)
+            torch.manual_seed(0x5EED + seed)   # not a seed the module may have been built with
             try:
                 check()
                 report.checks.append(Check(name, True))

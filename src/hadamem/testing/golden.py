@@ -43,7 +43,6 @@ class Difference:
     where: str        # backend and dtype
     error: float
     tolerance: float
-    gradient: bool
 
     @property
     def fraction(self) -> float:
@@ -143,9 +142,9 @@ def check_file(path: str | Path, *, backends: Iterable[str] | None = None, dtype
                 rough = dtype == torch.float32 and meta.get("extra") in ROUGH
                 values, gradients = ROUGH_FLOAT32 if rough else TOLERANCES[dtype]
                 for key, got in check(data, meta, backend, device, dtype):
-                    is_gradient = key.startswith("g.")
-                    error = relative_error(got, data[key.removesuffix(" (steps)")])
-                    result.differences.append(Difference(key, where, error, gradients if is_gradient else values, is_gradient))
+                    difference = relative_error(got, data[key.removesuffix(" (steps)")])
+                    allowed = gradients if key.startswith("g.") else values
+                    result.differences.append(Difference(key, where, difference, allowed))
     except Exception as error:   # one broken file or backend must not hide the others
         where = result.backends[-1] if result.backends else "no backend"
         result.failure = f"{where}: {type(error).__name__}: {error}"
@@ -224,9 +223,8 @@ def _reset(data: Mapping[str, np.ndarray], device: str) -> Tensor | None:
 
 
 def _check_shm(data: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: str, device: str, dtype: torch.dtype) -> Compared:
-    args = _inputs(data, ("theta", "vc", "v", "k", "q", "M0"), device, dtype)
-    h, M = kernels.shm(*(args.get(n) for n in ("theta", "vc", "v", "k", "q", "M0")), _reset(data, device), meta.get("clip"),   # type: ignore[arg-type]
-                       backend=backend)
+    args: dict[str, Any] = _inputs(data, ("theta", "vc", "v", "k", "q", "M0"), device, dtype)
+    h, M = kernels.shm(**args, reset=_reset(data, device), clip=meta.get("clip"), backend=backend)
     loss = (h * _input(data["cot_h"], device, dtype)).sum() + (M * _input(data["cot_MT"], device, dtype)).sum()
     loss.backward()
     yield "h", h

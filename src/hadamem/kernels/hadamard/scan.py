@@ -35,6 +35,8 @@ def hadamard_scan(
         low, high = torch.full_like(U, -clip), torch.full_like(U, clip)
     total = _inclusive_scan(Stretch(C, U, reset[:, :, None, None], low, high))
     M = total.Q
+    if M0 is None and U.shape[1] == 1:
+        M0 = torch.zeros_like(U[:, 0])     # a single step: keeps C in the graph, with gradient zero
     if M0 is not None:
         M = total.P * torch.where(total.cut, 0.0, M0[:, None]) + M
     if total.low is not None:
@@ -64,11 +66,11 @@ def _limit(x: Tensor, low: Tensor, high: Tensor | None) -> Tensor:
 
 
 def _pick(x: Stretch, where: slice) -> Stretch:
-    return Stretch(*(None if t is None else t[:, where] for t in x))
+    return Stretch(*(None if t is None else t[:, where] for t in x))   # type: ignore[arg-type]
 
 
 def _join(x: Stretch, y: Stretch, how: Callable[[Tensor, Tensor], Tensor]) -> Stretch:
-    return Stretch(*(None if a is None or b is None else how(a, b) for a, b in zip(x, y, strict=True)))
+    return Stretch(*(None if a is None or b is None else how(a, b) for a, b in zip(x, y, strict=True)))   # type: ignore[arg-type]
 
 
 def _interleave(even: Tensor, odd: Tensor) -> Tensor:

@@ -83,144 +83,245 @@ def _squash_typed(y, scale):
 
 # ---- moving rows between tensors and scratch -------------------------------------------------------------------------
 
-# `x` is scratch, one flat array with every place in it a known number of columns from every other: the compiler sees that nothing
-# overlaps. Padding repeats the first column (`repeat`) or is zero: with q = 0 there it adds nothing, and it is finite where real ones are.
+# `x` is scratch: one flat array in which everything a loop touches lies a constant number of columns apart, so that the compiler
+# knows that nothing overlaps. Rows in it are padded with zeros, or with copies of their first column: a pad then never is nan or
+# inf unless a real column is, and as its q is 0, it adds nothing to a sum.
 
-@jit(inline="always")
-def _load(x, at, source, j0, width, n, repeat):
+@jit()
+def _load(x, at, source, b, r, j0, width, n, repeat):
     for j in range(width):
-        x[u(at + j)] = source[j0 + j]
-    pad = source[j0] if repeat else x.dtype.type(0)
+        x[u(at + j)] = source[b, r, u(j0 + j)]
+    pad = source[b, r, j0] if repeat else x.dtype.type(0)
     for j in range(width, n):
         x[u(at + j)] = pad
 
 
-@jit(inline="always")
-def _store(x, at, target, j0, width):
-    for j in range(width):
-        target[j0 + j] = x[u(at + j)]
+@jit()
+def _store(x, at, target, b, r, j0, width, new):
+    if new:
+        for j in range(width):
+            target[b, r, u(j0 + j)] = x[u(at + j)]
+    else:
+        for j in range(width):
+            target[b, r, u(j0 + j)] += x[u(at + j)]
 
 
-@jit(inline="always")
-def _zero(x, at, n):
-    for j in range(n):
-        x[u(at + j)] = x.dtype.type(0)
-
-
-@jit(inline="always")
+@jit()
 def _copy(x, at, to, n):
     for j in range(n):
         x[u(to + j)] = x[u(at + j)]
 
 
+@jit()
+def _zero(x, at, n):
+    for j in range(n):
+        x[u(at + j)] = x.dtype.type(0)
+
+
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
-COLUMNS = 2 * W   # scratch of the forward: two rows of M, then vc, k, q of every step of the chunk
+# In all kernels: scale is None if C = 1 (calibration "none"), clip is None if there is no limit (numba compiles a version for each);
+# an empty reset, M0 or checkpoints means that there is none.
+
+VC, KEY, Q = 0, W, 2 * W   # offsets in a step's record of columns
+STEP = 3 * W
+ROWS = 2 * W               # the records come after two rows of M
 
 
 @jit(fastmath=FAST)
-def _forward(theta, vc, v, k, q, M0, reset, rate, scale, clip, calibrated, clipped, S, h, M, checkpoints, x, first, last):
-    """Run the units first..last; a unit is a band of rows of one batch row. Empty M0, reset, checkpoints: there are none."""
+def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, scale, clip, h):
+    """Take rows i and (if `two`) i + 1 of the memory through `steps` steps, and add what is read in these columns to h."""
+    zero = x.dtype.type(0)
+    for s in range(steps):
+        t = t0 + s
+        if reset.size > 0 and reset[b, t]:
+            _zero(x, 0, W + n)
+        v0 = v[b, t, i]
+        v1 = v[b, t, i + 1] if two else zero
+        a0 = a1 = zero
+        if scale is not None:
+            a0 = theta[b, t, i] * rate
+            a1 = theta[b, t, i + 1] * rate if two else zero
+        at = ROWS + STEP * s
+        h0 = h1 = zero
+        for j in range(n):
+            k_j = x[u(at + KEY + j)]
+            q_j = x[u(at + Q + j)]
+            p0 = x[u(j)]
+            p1 = x[u(W + j)]
+            if scale is not None:
+                vc_j = x[u(at + VC + j)]
+                p0 *= _squash(a0 * vc_j, scale)         # eq. 14
+                p1 *= _squash(a1 * vc_j, scale)
+            p0 += v0 * k_j                              # eqs. 8, 9
+            p1 += v1 * k_j
+            if clip is not None:
+                p0 = -clip if p0 < -clip else p0        # written so that nan stays
+                p0 = clip if p0 > clip else p0
+                p1 = -clip if p1 < -clip else p1
+                p1 = clip if p1 > clip else p1
+            x[u(j)] = p0
+            x[u(W + j)] = p1
+            h0 += p0 * q_j                              # eq. 2
+            h1 += p1 * q_j
+        h[b, t, i] = h0 if first_tile else h[b, t, i] + h0
+        if two:
+            h[b, t, i + 1] = h1 if first_tile else h[b, t, i + 1] + h1
+
+
+@jit()
+def _forward(theta, vc, v, k, q, M0, reset, rate, scale, clip, S, h, M, checkpoints, x, first, last):
+    """Run the units first..last; a unit is a band of rows of one batch row."""
     B, T, V = v.shape
     K = k.shape[2]
-    zero = x.dtype.type(0)
-    bands = (V + BAND - 1) // BAND
+    bands, chunks = (V + BAND - 1) // BAND, (T + S - 1) // S
     for unit in range(first, last):
-        b = unit // bands
-        i_start = unit % bands * BAND
-        i_end = min(V, i_start + BAND)
+        b, band = unit // bands, unit % bands
+        i_end = min(V, (band + 1) * BAND)
         for t0 in range(0, T, S):
             steps = min(S, T - t0)
             for j0 in range(0, K, W):
                 width = min(W, K - j0)
                 n = (width + LANES - 1) // LANES * LANES
                 for s in range(steps):
-                    at = COLUMNS + 3 * W * s
-                    if calibrated:
-                        _load(x, at, vc[b, t0 + s], j0, width, n, True)
-                    _load(x, at + W, k[b, t0 + s], j0, width, n, True)
-                    _load(x, at + 2 * W, q[b, t0 + s], j0, width, n, False)
-                for i in range(i_start, i_end, 2):
-                    rows = min(2, i_end - i)
-                    for r in range(2):
-                        if r < rows and t0 > 0:
-                            _load(x, r * W, M[b, i + r], j0, width, n, False)
-                        elif r < rows and M0.size > 0:
-                            _load(x, r * W, M0[b, i + r], j0, width, n, False)
-                        else:
-                            _zero(x, r * W, n)
-                        if r < rows and checkpoints.size > 0:
-                            _store(x, r * W, checkpoints[b, t0 // S, i + r], j0, width)
-                    a1 = v1 = zero
-                    for s in range(steps):
-                        t = t0 + s
-                        if reset.size > 0 and reset[b, t]:
-                            _zero(x, 0, n)
-                            _zero(x, W, n)
-                        a0 = theta[b, t, i] * rate if calibrated else zero
-                        v0 = v[b, t, i]
-                        if rows == 2:
-                            a1 = theta[b, t, i + 1] * rate if calibrated else zero
-                            v1 = v[b, t, i + 1]
-                        at = COLUMNS + 3 * W * s
-                        h0 = h1 = zero
-                        for j in range(n):
-                            k_j = x[u(at + W + j)]
-                            q_j = x[u(at + 2 * W + j)]
-                            p0 = x[u(j)]
-                            p1 = x[u(W + j)]
-                            if calibrated:
-                                p0 *= _squash(a0 * x[u(at + j)], scale)     # eq. 14
-                                p1 *= _squash(a1 * x[u(at + j)], scale)
-                            p0 += v0 * k_j                                  # eqs. 8, 9
-                            p1 += v1 * k_j
-                            if clipped:
-                                p0 = -clip if p0 < -clip else p0            # written so that nan stays
-                                p0 = clip if p0 > clip else p0
-                                p1 = -clip if p1 < -clip else p1
-                                p1 = clip if p1 > clip else p1
-                            x[u(j)] = p0
-                            x[u(W + j)] = p1
-                            h0 += p0 * q_j                                  # eq. 2
-                            h1 += p1 * q_j
-                        h[b, t, i] = h0 if j0 == 0 else h[b, t, i] + h0
-                        if rows == 2:
-                            h[b, t, i + 1] = h1 if j0 == 0 else h[b, t, i + 1] + h1
-                    for r in range(rows):
-                        _store(x, r * W, M[b, i + r], j0, width)
+                    at = ROWS + STEP * s
+                    if scale is not None:
+                        _load(x, at + VC, vc, b, t0 + s, j0, width, n, True)
+                    _load(x, at + KEY, k, b, t0 + s, j0, width, n, True)
+                    _load(x, at + Q, q, b, t0 + s, j0, width, n, False)
+                for i in range(band * BAND, i_end, 2):
+                    two = i + 1 < i_end
+                    _zero(x, 0, W + n)
+                    for r in range(1 + two):
+                        if t0 > 0:
+                            _load(x, r * W, M, b, i + r, j0, width, n, False)
+                        elif M0.size > 0:
+                            _load(x, r * W, M0, b, i + r, j0, width, n, False)
+                        if checkpoints.size > 0:
+                            _store(x, r * W, checkpoints, b * chunks + t0 // S, i + r, j0, width, True)
+                    _advance(x, n, b, i, two, t0, steps, j0 == 0, theta, v, reset, rate, scale, clip, h)
+                    for r in range(1 + two):
+                        _store(x, r * W, M, b, i + r, j0, width, True)
 
 
 # ---- backward --------------------------------------------------------------------------------------------------------
 
-# Scratch of the backward: a record per step of the chunk, and one more for what is before the first or after the last.
-# Names are offsets in a record; two rows where the comment says so.
-VC, KEY, Q, DVC, DKEY, DQ = 0, W, 2 * W, 3 * W, 4 * W, 5 * W
+# The backward's record of a step goes on after VC, KEY and Q; two rows where the comment says so.
+DVC, DKEY, DQ = 3 * W, 4 * W, 5 * W
 A = 6 * W         # 2 rows: gradient of the memory before the step
 C = 8 * W         # 2 rows: the step's calibration
-M_ = 10 * W       # 2 rows: memory before the step, and after its reset
+OLD = 10 * W      # 2 rows: memory before the step, and after its reset; the next record's is the memory after the step
 P = 12 * W        # 2 rows: memory after the step, before the limit; only with `clip`
 LOST = 14 * W     # 2 rows: memory before the step's reset; only where there is one
-RECORD = 16 * W + 48   # not a power of two: records must not share cache sets
+RECORD = 16 * W + 48   # not a power of two: records must not fall on the same cache sets
 
 
 @jit(fastmath=FAST)
-def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, scale, clip, calibrated, clipped, S,
-              dM, dtheta, dvc, dv, dk, dq, x, first, last):
+def _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, scale, clip):
+    """Run the chunk's forward once more, keeping every step's C and memory."""
+    zero = x.dtype.type(0)
+    for s in range(steps):
+        t = t0 + s
+        at = RECORD * s
+        if reset.size > 0 and reset[b, t]:
+            _copy(x, at + OLD, at + LOST, W + n)
+            _zero(x, at + OLD, W + n)
+        v0 = v[b, t, i]
+        v1 = v[b, t, i + 1] if two else zero
+        a0 = a1 = zero
+        if scale is not None:
+            a0 = theta[b, t, i] * rate
+            a1 = theta[b, t, i + 1] * rate if two else zero
+        for j in range(n):
+            k_j = x[u(at + KEY + j)]
+            p0 = x[u(at + OLD + j)]
+            p1 = x[u(at + OLD + W + j)]
+            if scale is not None:
+                vc_j = x[u(at + VC + j)]
+                c0 = _squash(a0 * vc_j, scale)
+                c1 = _squash(a1 * vc_j, scale)
+                x[u(at + C + j)] = c0
+                x[u(at + C + W + j)] = c1
+                p0 *= c0
+                p1 *= c1
+            p0 += v0 * k_j
+            p1 += v1 * k_j
+            if clip is not None:
+                x[u(at + P + j)] = p0
+                x[u(at + P + W + j)] = p1
+                p0 = -clip if p0 < -clip else p0
+                p0 = clip if p0 > clip else p0
+                p1 = -clip if p1 < -clip else p1
+                p1 = clip if p1 > clip else p1
+            x[u(at + RECORD + OLD + j)] = p0
+            x[u(at + RECORD + OLD + W + j)] = p1
+
+
+@jit(fastmath=FAST)
+def _reverse(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, dh, gain, scale, clip, dtheta, dv):
+    """Go back through the chunk: A from behind its last step to before its first, adding to the gradients on the way."""
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    for s in range(steps - 1, -1, -1):
+        t = t0 + s
+        at = RECORD * s
+        v0, g0 = v[b, t, i], dh[b, t, i]
+        v1 = v[b, t, i + 1] if two else zero
+        g1 = dh[b, t, i + 1] if two else zero
+        a0 = a1 = inverse = zero
+        if scale is not None:
+            a0 = theta[b, t, i] * gain
+            a1 = theta[b, t, i + 1] * gain if two else zero
+            inverse = one / scale
+        dv0 = dv1 = dtheta0 = dtheta1 = zero
+        for j in range(n):
+            k_j = x[u(at + KEY + j)]
+            q_j = x[u(at + Q + j)]
+            x[u(at + DQ + j)] += g0 * x[u(at + RECORD + OLD + j)] + g1 * x[u(at + RECORD + OLD + W + j)]
+            d0 = x[u(at + RECORD + A + j)] + g0 * q_j
+            d1 = x[u(at + RECORD + A + W + j)] + g1 * q_j
+            if clip is not None:
+                d0 = d0 if abs(x[u(at + P + j)]) <= clip else zero
+                d1 = d1 if abs(x[u(at + P + W + j)]) <= clip else zero
+            x[u(at + DKEY + j)] += v0 * d0 + v1 * d1
+            dv0 += d0 * k_j
+            dv1 += d1 * k_j
+            if scale is not None:
+                vc_j = x[u(at + VC + j)]
+                c0 = x[u(at + C + j)]
+                c1 = x[u(at + C + W + j)]
+                d0 *= c0
+                d1 *= c1
+                w0 = d0 * x[u(at + OLD + j)] * (one - c0 * inverse)   # slope: gain C (1 - C / scale)
+                w1 = d1 * x[u(at + OLD + W + j)] * (one - c1 * inverse)
+                x[u(at + DVC + j)] += a0 * w0 + a1 * w1
+                dtheta0 += w0 * vc_j
+                dtheta1 += w1 * vc_j
+            x[u(at + A + j)] = d0
+            x[u(at + A + W + j)] = d1
+        dv[b, t, i] = dv0 if first_tile else dv[b, t, i] + dv0
+        if two:
+            dv[b, t, i + 1] = dv1 if first_tile else dv[b, t, i + 1] + dv1
+        if scale is not None:
+            dtheta[b, t, i] = gain * dtheta0 if first_tile else dtheta[b, t, i] + gain * dtheta0
+            if two:
+                dtheta[b, t, i + 1] = gain * dtheta1 if first_tile else dtheta[b, t, i + 1] + gain * dtheta1
+        if reset.size > 0 and reset[b, t]:   # nothing of this episode reaches the one before
+            _copy(x, at + LOST, at + OLD, W + n)
+            _zero(x, at + A, W + n)
+
+
+@jit()
+def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, scale, clip, S, dM, dtheta, dvc, dv, dk, dq, x, first, last):
     """Run the units first..last; dM holds dM_T and becomes dM0.
 
-    dvc, dk, dq are [B, 1, T, K] (a unit is a batch row) or [B, bands, T, K] (a unit is one band of it, and the caller sums).
+    dvc, dk, dq are [B, T, K] (a unit is a batch row) or [B * bands, T, K] (a unit is a band of one, and the caller sums).
     """
     B, T, V = v.shape
     K = k.shape[2]
-    zero, one = x.dtype.type(0), x.dtype.type(1)
-    inverse = one / scale
-    bands = (V + BAND - 1) // BAND
-    parts = dk.shape[1]
-    chunks = (T + S - 1) // S
+    bands, chunks = (V + BAND - 1) // BAND, (T + S - 1) // S
+    parts = dk.shape[0] // B
     for unit in range(first, last):
-        b = unit // parts
-        part = unit % parts
-        band_start = part
+        b, part = unit // parts, unit % parts
         band_end = bands if parts == 1 else part + 1
         for chunk in range(chunks - 1, -1, -1):
             t0 = chunk * S
@@ -230,117 +331,31 @@ def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, scale, cli
                 n = (width + LANES - 1) // LANES * LANES
                 for s in range(steps):
                     at = RECORD * s
-                    if calibrated:
-                        _load(x, at + VC, vc[b, t0 + s], j0, width, n, True)
-                    _load(x, at + KEY, k[b, t0 + s], j0, width, n, True)
-                    _load(x, at + Q, q[b, t0 + s], j0, width, n, False)
-                for band in range(band_start, band_end):
+                    if scale is not None:
+                        _load(x, at + VC, vc, b, t0 + s, j0, width, n, True)
+                    _load(x, at + KEY, k, b, t0 + s, j0, width, n, True)
+                    _load(x, at + Q, q, b, t0 + s, j0, width, n, False)
+                for band in range(part, band_end):
                     for s in range(steps):
-                        _zero(x, RECORD * s + DVC, n)
-                        _zero(x, RECORD * s + DKEY, n)
-                        _zero(x, RECORD * s + DQ, n)
+                        _zero(x, RECORD * s + DVC, 2 * W + n)
                     i_end = min(V, (band + 1) * BAND)
                     for i in range(band * BAND, i_end, 2):
-                        rows = min(2, i_end - i)
-                        for r in range(2):
-                            if r < rows:
-                                _load(x, M_ + r * W, checkpoints[b, chunk, i + r], j0, width, n, False)
-                                _load(x, RECORD * steps + A + r * W, dM[b, i + r], j0, width, n, False)
-                            else:
-                                _zero(x, M_ + r * W, n)
-                                _zero(x, RECORD * steps + A + r * W, n)
-
-                        a1 = v1 = g1 = zero
-                        for s in range(steps):   # the chunk's forward once more, keeping C, M and where needed P
-                            t = t0 + s
-                            at = RECORD * s
-                            if reset.size > 0 and reset[b, t]:
-                                for r in range(2):
-                                    _copy(x, at + M_ + r * W, at + LOST + r * W, n)
-                                    _zero(x, at + M_ + r * W, n)
-                            a0 = theta[b, t, i] * rate if calibrated else zero
-                            v0 = v[b, t, i]
-                            if rows == 2:
-                                a1 = theta[b, t, i + 1] * rate if calibrated else zero
-                                v1 = v[b, t, i + 1]
-                            for j in range(n):
-                                k_j = x[u(at + KEY + j)]
-                                c0 = c1 = one
-                                if calibrated:
-                                    c0 = _squash(a0 * x[u(at + VC + j)], scale)
-                                    c1 = _squash(a1 * x[u(at + VC + j)], scale)
-                                p0 = x[u(at + M_ + j)] * c0 + v0 * k_j
-                                p1 = x[u(at + M_ + W + j)] * c1 + v1 * k_j
-                                x[u(at + C + j)] = c0
-                                x[u(at + C + W + j)] = c1
-                                if clipped:
-                                    x[u(at + P + j)] = p0
-                                    x[u(at + P + W + j)] = p1
-                                    p0 = -clip if p0 < -clip else p0
-                                    p0 = clip if p0 > clip else p0
-                                    p1 = -clip if p1 < -clip else p1
-                                    p1 = clip if p1 > clip else p1
-                                x[u(at + RECORD + M_ + j)] = p0
-                                x[u(at + RECORD + M_ + W + j)] = p1
-
-                        for s in range(steps - 1, -1, -1):
-                            t = t0 + s
-                            at = RECORD * s
-                            a0 = theta[b, t, i] * gain if calibrated else zero
-                            v0 = v[b, t, i]
-                            g0 = dh[b, t, i]
-                            if rows == 2:
-                                a1 = theta[b, t, i + 1] * gain if calibrated else zero
-                                v1 = v[b, t, i + 1]
-                                g1 = dh[b, t, i + 1]
-                            dv0 = dv1 = dtheta0 = dtheta1 = zero
-                            for j in range(n):
-                                k_j = x[u(at + KEY + j)]
-                                q_j = x[u(at + Q + j)]
-                                x[u(at + DQ + j)] += g0 * x[u(at + RECORD + M_ + j)] + g1 * x[u(at + RECORD + M_ + W + j)]
-                                d0 = x[u(at + RECORD + A + j)] + g0 * q_j
-                                d1 = x[u(at + RECORD + A + W + j)] + g1 * q_j
-                                if clipped:
-                                    d0 = d0 if abs(x[u(at + P + j)]) <= clip else zero
-                                    d1 = d1 if abs(x[u(at + P + W + j)]) <= clip else zero
-                                x[u(at + DKEY + j)] += v0 * d0 + v1 * d1
-                                dv0 += d0 * k_j
-                                dv1 += d1 * k_j
-                                c0 = x[u(at + C + j)]
-                                c1 = x[u(at + C + W + j)]
-                                d0 *= c0
-                                d1 *= c1
-                                x[u(at + A + j)] = d0
-                                x[u(at + A + W + j)] = d1
-                                if calibrated:
-                                    vc_j = x[u(at + VC + j)]
-                                    w0 = d0 * x[u(at + M_ + j)] * (one - c0 * inverse)          # slope: gain C (1 - C / scale)
-                                    w1 = d1 * x[u(at + M_ + W + j)] * (one - c1 * inverse)
-                                    x[u(at + DVC + j)] += a0 * w0 + a1 * w1
-                                    dtheta0 += w0 * vc_j
-                                    dtheta1 += w1 * vc_j
-                            dv[b, t, i] = dv0 if j0 == 0 else dv[b, t, i] + dv0
-                            if calibrated:
-                                dtheta[b, t, i] = gain * dtheta0 if j0 == 0 else dtheta[b, t, i] + gain * dtheta0
-                            if rows == 2:
-                                dv[b, t, i + 1] = dv1 if j0 == 0 else dv[b, t, i + 1] + dv1
-                                if calibrated:
-                                    dtheta[b, t, i + 1] = gain * dtheta1 if j0 == 0 else dtheta[b, t, i + 1] + gain * dtheta1
-                            if reset.size > 0 and reset[b, t]:   # nothing of this episode reaches the one before
-                                for r in range(2):
-                                    _copy(x, at + LOST + r * W, at + M_ + r * W, n)
-                                    _zero(x, at + A + r * W, n)
-                        for r in range(rows):
-                            _store(x, A + r * W, dM[b, i + r], j0, width)
-
+                        two = i + 1 < i_end
+                        _zero(x, OLD, W + n)
+                        _zero(x, RECORD * steps + A, W + n)
+                        for r in range(1 + two):
+                            _load(x, OLD + r * W, checkpoints, b * chunks + chunk, i + r, j0, width, n, False)
+                            _load(x, RECORD * steps + A + r * W, dM, b, i + r, j0, width, n, False)
+                        _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, scale, clip)
+                        _reverse(x, n, b, i, two, t0, steps, j0 == 0, theta, v, reset, dh, gain, scale, clip, dtheta, dv)
+                        for r in range(1 + two):
+                            _store(x, A + r * W, dM, b, i + r, j0, width, True)
                     for s in range(steps):
                         at = RECORD * s
-                        for j in range(width):
-                            new = band == band_start
-                            dk[b, part, t0 + s, j0 + j] = x[u(at + DKEY + j)] + (zero if new else dk[b, part, t0 + s, j0 + j])
-                            dq[b, part, t0 + s, j0 + j] = x[u(at + DQ + j)] + (zero if new else dq[b, part, t0 + s, j0 + j])
-                            if calibrated:
-                                dvc[b, part, t0 + s, j0 + j] = x[u(at + DVC + j)] + (zero if new else dvc[b, part, t0 + s, j0 + j])
+                        _store(x, at + DKEY, dk, unit, t0 + s, j0, width, band == part)
+                        _store(x, at + DQ, dq, unit, t0 + s, j0, width, band == part)
+                        if scale is not None:
+                            _store(x, at + DVC, dvc, unit, t0 + s, j0, width, band == part)
 
 
 # ---- operator --------------------------------------------------------------------------------------------------------
@@ -349,10 +364,11 @@ WHOLE_ROWS = 16   # from this batch size on, the backward gives each thread whol
 
 
 def _numbers(like: Tensor, clip: float | None, calibration: str) -> tuple[Any, Any, Any, Any]:
-    """rate, gain, scale, clip in the tensors' dtype; C = scale / (1 + 2^(rate z))."""
+    """rate, gain, scale, clip in the tensors' dtype: C = scale / (1 + 2^(rate z)), or 1 where scale is None."""
     scale, gain = FORMS[calibration]
     number = np.float64 if like.dtype == torch.float64 else np.float32
-    return number(-gain * math.log2(math.e)), number(gain), number(scale), number(0 if clip is None else clip)
+    return (number(-gain * math.log2(math.e)), number(gain), None if calibration == "none" else number(scale),
+            None if clip is None else number(clip))
 
 
 def _or_empty(x: Tensor | None, like: Tensor, ndim: int) -> Any:
@@ -365,19 +381,16 @@ def forward(theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: Te
     B, T, V = v.shape
     K, S = k.shape[-1], interval(T)
     h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
-    checkpoints = v.new_empty(B, -(-T // S), V, K) if save else v.new_empty(0)
+    checkpoints = v.new_empty(B, -(-T // S), V, K) if save else None
     rate, _, scale, limit = _numbers(v, clip, calibration)
-    arrays = (_or_empty(theta, v, 3), _or_empty(vc, v, 3), array(v), array(k), array(q), _or_empty(M0, v, 3),
-              array(v.new_empty(0, 0, dtype=torch.bool) if reset is None else reset),
-              rate, scale, limit, calibration != "none", clip is not None, S,
-              h.numpy(), M.numpy(), array(checkpoints if save else v.new_empty(0, 0, 0, 0)))
-    steps = min(S, T)
+    arrays = (_or_empty(theta, v, 3), _or_empty(vc, v, 3), array(v), array(k), array(q), _or_empty(M0, v, 3), _flags(reset),
+              rate, scale, limit, S, array(h), array(M), _or_empty(None if checkpoints is None else checkpoints.flatten(0, 1), v, 3))
 
     def work(first: int, last: int) -> None:
-        _forward(*arrays, v.new_empty(COLUMNS + 3 * W * steps).numpy(), first, last)
+        _forward(*arrays, array(v.new_empty(ROWS + STEP * min(S, T))), first, last)
 
     parallel(work, B * -(-V // BAND), B * T * V * K)
-    return h, M, checkpoints
+    return h, M, v.new_empty(0) if checkpoints is None else checkpoints
 
 
 def backward(theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: Tensor, M0: Tensor | None, reset: Tensor | None,
@@ -385,31 +398,34 @@ def backward(theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: T
     """See `make_op`."""
     B, T, V = v.shape
     K, S = k.shape[-1], interval(T)
-    calibrated = calibration != "none"
     parts = 1 if B >= WHOLE_ROWS else -(-V // BAND)
-    A0 = dM.detach().clone(memory_format=torch.contiguous_format)
-    dtheta = v.new_empty(B, T, V) if calibrated else v.new_empty(0)
-    dv = v.new_empty(B, T, V)
-    dvc, dk, dq = (v.new_empty(B, parts, T, K) if used else v.new_empty(0, 0, 0, 0) for used in (calibrated, True, True))
+    dM0 = dM.detach().clone(memory_format=torch.contiguous_format)
+    dtheta = None if theta is None else v.new_empty(B, T, V)
+    dvc = None if vc is None else v.new_empty(B * parts, T, K)
+    dv, dk, dq = v.new_empty(B, T, V), v.new_empty(B * parts, T, K), v.new_empty(B * parts, T, K)
     rate, gain, scale, limit = _numbers(v, clip, calibration)
-    arrays = (_or_empty(theta, v, 3), _or_empty(vc, v, 3), array(v), array(k), array(q),
-              array(v.new_empty(0, 0, dtype=torch.bool) if reset is None else reset), array(checkpoints), array(dh),
-              rate, gain, scale, limit, calibrated, clip is not None, S,
-              A0.numpy(), array(dtheta if calibrated else v.new_empty(0, 0, 0)), dvc.numpy(), dv.numpy(), dk.numpy(), dq.numpy())
-    steps = min(S, T)
+    arrays = (_or_empty(theta, v, 3), _or_empty(vc, v, 3), array(v), array(k), array(q), _flags(reset),
+              array(checkpoints.flatten(0, 1)), array(dh),
+              rate, gain, scale, limit, S,
+              array(dM0), _or_empty(dtheta, v, 3), _or_empty(dvc, v, 3), array(dv), array(dk), array(dq))
 
     def work(first: int, last: int) -> None:
-        _backward(*arrays, v.new_empty(RECORD * (steps + 1)).numpy(), first, last)
+        _backward(*arrays, array(v.new_empty(RECORD * (min(S, T) + 1))), first, last)
 
     parallel(work, B * parts, 2 * B * T * V * K)
-    dvc, dk, dq = (_sum_parts(x) for x in (dvc, dk, dq))
-    return dtheta, dvc if calibrated else v.new_empty(0), dv, dk, dq, v.new_empty(0) if M0 is None else A0
+    grads = (dtheta, _sum_parts(dvc, B), dv, _sum_parts(dk, B), _sum_parts(dq, B), None if M0 is None else dM0)
+    return tuple(v.new_empty(0) if x is None else x for x in grads)
 
 
-def _sum_parts(x: Tensor) -> Tensor:
-    """[B, parts, T, K] -> [B, T, K], first part first: the order in which a whole row adds up its bands."""
-    if x.shape[1] <= 1:
-        return x.flatten(0, 1)
+def _flags(reset: Tensor | None) -> Any:
+    return array(torch.empty(0, 0, dtype=torch.bool) if reset is None else reset)
+
+
+def _sum_parts(x: Tensor | None, B: int) -> Tensor | None:
+    """[B * parts, T, K] -> [B, T, K], first part first: the order in which a whole row adds up its bands."""
+    if x is None or x.shape[0] == B:
+        return x
+    x = x.unflatten(0, (B, -1))
     total = x[:, 0] + x[:, 1]
     for part in range(2, x.shape[1]):
         total += x[:, part]

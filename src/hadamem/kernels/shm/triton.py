@@ -22,47 +22,60 @@ from .op import make_op
 
 INTERVAL = 8      # steps between checkpoints of M
 LONGEST = 64      # steps of a segment: a product of that many C <= 2 stays far from overflow
-WARPS = 132 * 8   # one-warp programs that keep a large GPU busy
+FILL = 132 * 8    # warps that keep a large GPU busy
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a problem of one shape is cut into programs."""
+    """How a problem of one shape is cut into programs: tiles of R rows times G runs of W columns."""
 
-    BR: int             # tile: rows
-    BC: int             # tile: columns
-    N: int              # steps unrolled, at most T
+    G: int
+    R: int
+    W: int
+    N: int              # steps unrolled together, at most T
+    warps: int          # of a program
     length: int         # steps of a segment, a multiple of INTERVAL
     segments: int = 1
     bands: int = 1      # row bands that one program of the backward walks through
     groups: int = 1     # groups of row bands, each a program
     strips: int = 1     # column bands
 
+    @property
+    def tile(self) -> dict[str, int]:
+        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": self.warps}
+
+
+def _tile(V: int, columns: int, runs: int, warps: int) -> tuple[int, int, int, int]:
+    """(G, R, W, warps) for `columns` (a power of two, 8 or more): one row per lane, `runs` times four columns where they fit."""
+    W = min(max(columns // runs, 4), 128)
+    rows = 128 // W                                               # of one warp
+    warps = min(warps, _power_of_two(-(-V // rows)))
+    return columns // W, rows * warps, W, warps
+
 
 def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
-    BC = _power_of_two(K)
-    BR = max(1, min(_power_of_two(V), 256 // BC))
-    groups = -(-V // BR)
-    wanted = WARPS // (2 * B * groups)       # a segmented forward computes C twice: worth it from 4 segments on
+    columns = max(_power_of_two(K), 8)
+    G, R, W, warps = _tile(V, columns, 4 if B * V >= 4096 else 2, 4)
+    groups = -(-V // R)
+    wanted = FILL // (2 * B * groups * warps)       # a segmented forward computes C twice: worth it from 4 segments on
     length, segments = _segment(T, wanted if wanted >= 4 else 1, clip)
-    return Plan(BR, BC, _unroll(T), length, segments, groups=groups)
+    return Plan(G, R, W, 2 if G * W <= 256 and G == 2 and T > 1 else 1, warps, length, segments, groups=groups)
 
 
 def plan_backward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
-    BC = _column_band(K)
-    BR = max(1, min(_power_of_two(V), 256 // BC))
-    row_bands, strips = -(-V // BR), -(-K // BC)
+    columns = _strip(K)
+    G, R, W, warps = _tile(V, columns, 2, 4)
+    row_bands, strips = -(-V // R), -(-K // columns)
     groups = min(2, row_bands) if clip is None else row_bands
     bands = -(-row_bands // groups)
     groups = -(-row_bands // bands)
-    length, segments = _segment(T, -(-WARPS // (B * groups * strips)), clip)
-    return Plan(BR, BC, _unroll(T), length, segments, bands, groups, strips)
+    length, segments = _segment(T, -(-FILL // (B * groups * strips * warps)), clip)
+    return Plan(G, R, W, _unroll(T), warps, length, segments, bands, groups, strips)
 
 
-def plan_summary(V: int, K: int, plan: Plan) -> Plan:
-    BC = _power_of_two(K)
-    BR = max(1, min(_power_of_two(V), 512 // BC))
-    return Plan(BR, BC, plan.N, plan.length, plan.segments, groups=-(-V // BR))
+def plan_summary(B: int, V: int, K: int, plan: Plan) -> Plan:
+    G, R, W, warps = _tile(V, max(_power_of_two(K), 8), 2, 4)
+    return Plan(G, R, W, plan.N, warps, plan.length, plan.segments, groups=-(-V // R))
 
 
 def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
@@ -84,7 +97,7 @@ def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
             T, plan.length, plan.segments, 0.0 if clip is None else clip,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
             HAS_START=start is not None, HAS_RESET=flags is not None, HAS_CLIP=clip is not None, SAVE=save,
-            S=INTERVAL, N=plan.N, BR=plan.BR, BC=plan.BC, WHOLE=_whole(plan, V, K), num_warps=1, **form,
+            S=INTERVAL, WHOLE=_whole(plan, V, K), **plan.tile, **form,
         )
     return h, M, checkpoints
 
@@ -112,7 +125,7 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
             B, T, plan.length, plan.segments, plan.bands, 0.0 if clip is None else clip,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
             HAS_RESET=flags is not None, HAS_CLIP=clip is not None, GAIN=FORMS[calibration][1],
-            S=INTERVAL, N=plan.N, BR=plan.BR, BC=plan.BC, WHOLE=_whole(plan, V, K), num_warps=1, **form,
+            S=INTERVAL, WHOLE=_whole(plan, V, K), **plan.tile, **form,
         )
     dv, *dtheta = (x[0] if plan.strips == 1 else x.sum(0) for x in by_row)
     dk, dq, *dvc = (x[0] if plan.groups == 1 else x.sum(0) for x in by_col)
@@ -127,14 +140,14 @@ def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: T
     """What enters each segment: M from the left, or in reverse dL/dM from the right. [B, segments, V, K]"""
     B, T, V = x.shape
     K = y.shape[-1]
-    plan = plan_summary(V, K, plan)
+    plan = plan_summary(B, V, K, plan)
     P, Q = x.new_empty(B, plan.segments, V, K), x.new_empty(B, plan.segments, V, K)
     cut = torch.empty(B, plan.segments, dtype=torch.uint8, device=x.device)
     kernels.summary_kernel[(B * plan.segments, plan.groups)](
         theta, vc, x, y, cut if flags is None else flags, P, Q, cut,
         theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), T, plan.length, plan.segments,
         V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
-        REVERSE=reverse, HAS_RESET=flags is not None, N=plan.N, BR=plan.BR, BC=plan.BC, WHOLE=_whole(plan, V, K), num_warps=1, **form,
+        REVERSE=reverse, HAS_RESET=flags is not None, WHOLE=_whole(plan, V, K), **plan.tile, **form,
     )
     block = 128
     kernels.combine_kernel[(B, -(-V * K // block))](
@@ -166,7 +179,7 @@ def _unroll(T: int) -> int:
 
 def _whole(plan: Plan, V: int, K: int) -> bool:
     """Whether tiles fit the memory exactly, so that no load needs a mask."""
-    return V == plan.BR * plan.bands * plan.groups and K == plan.BC * plan.strips
+    return V == plan.R * plan.bands * plan.groups and K == plan.G * plan.W * plan.strips
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -186,10 +199,10 @@ def _round_up(n: int, step: int) -> int:
     return -(-n // step) * step
 
 
-def _column_band(K: int) -> int:
-    """The width of a column band: a power of two up to 128 that pads K least, the wider one at a tie."""
+def _strip(K: int) -> int:
+    """The width of a strip of columns: a power of two up to 128 that pads K least, the wider one at a tie."""
     if K <= 128:
-        return _power_of_two(K)
+        return max(_power_of_two(K), 8)
     return min((128, 64, 32), key=lambda width: (_round_up(K, width), -width))
 
 

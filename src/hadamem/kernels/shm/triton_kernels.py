@@ -1,13 +1,15 @@
 """Triton kernels of SHM's recurrence. `triton.py` plans and launches them; the equations are in `reference.py`.
 
-A program is one warp that owns a tile of M: BR rows (values) times BC columns (keys), kept in registers while it walks through time. Lanes
-lie along the columns, so a sum over columns (h, dv, dtheta) is a few shuffles and a sum over rows (dq, dk, dvc) stays inside a lane. Vectors
-are loaded as [BR, 1] and [1, BC], which is the tile's own layout: anything else would pass through shared memory at every step.
+A program owns a tile of M: R rows (values) times G * W columns (keys), kept in registers while it walks through time. The tile has the shape
+[R, G, W], because Triton then gives every lane one row and G runs of four columns: a sum over columns (h, dv, dtheta) is mostly done inside
+the lane, and a sum over rows (dq, dk, dvc) waits in the lane until the end. Vectors of the key side are loaded in the tile's own layout (each
+lane its columns; lanes of other rows hit the same cache line), anything else would pass through shared memory at every step. Only speed
+depends on that layout, not the results.
 
 C = scale * sigmoid(gain * z) is computed as 1 / (part * 2^(rate * z) + part) with part = 1 / scale and rate = -gain * log2(e): two
 special-function instructions, right in both tails without a clamp (2^x = inf gives C = 0), and nan stays nan.
 
-Sizes and time strides are compile-time constants, so that masks vanish where a tile is WHOLE and addresses fold into the loads.
+Sizes and time strides are compile-time constants, so that masks vanish where tiles are WHOLE and addresses fold into the loads.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import triton.language as tl
 
 @triton.jit
 def _calibrate(theta, vc, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr):
-    """C of a tile from theta [BR, 1] and vc [1, BC]. FAST: the hardware's reciprocal, off by one unit in the last place at most."""
+    """C of a tile from theta [R, 1, 1] and vc [R, G, W]. FAST: the hardware's reciprocal, off by one unit in the last place at most."""
     d = tl.exp2((theta * RATE) * vc) * PART + PART
     if FAST:
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [d], dtype=tl.float32, is_pure=True, pack=1)
@@ -45,6 +47,23 @@ def _advance(M, step, clip, HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CAL
 
 
 @triton.jit
+def _over_columns(x):
+    """[R, G, W] -> [R]: inside the lane first, then across lanes."""
+    return tl.sum(tl.sum(x, axis=1), axis=1)
+
+
+@triton.jit
+def _store_rows(X, x, mask, FAST: tl.constexpr):
+    """Store x [R]. FAST: by every lane that holds a row, as it is; tl.store would first gather the rows through shared memory."""
+    if FAST:
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.f32 [$1], $2; mov.b32 $0, 0; }", "=r,l,f,r",
+            [X.to(tl.int64), x, mask.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1)
+    else:
+        tl.store(X, x, mask=mask)
+
+
+@triton.jit
 def _load(X, mask, WHOLE: tl.constexpr):
     if WHOLE:
         return tl.load(X)
@@ -55,7 +74,7 @@ def _load(X, mask, WHOLE: tl.constexpr):
 @triton.jit
 def _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S: tl.constexpr, V_S: tl.constexpr, VC_S: tl.constexpr, K_S: tl.constexpr,
                HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr):
-    """What the write at step t needs: theta, v [BR, 1], vc, k [1, BC], reset. The pointers hold batch row, rows and columns already."""
+    """What the write at step t needs: theta, v [R, 1, 1], vc, k [R, G, W], reset. The pointers hold batch row, rows and columns already."""
     v = _load(VV + t * V_S, row_ok, WHOLE)
     k = _load(KK + t * K_S, col_ok, WHOLE)
     theta = v
@@ -70,23 +89,44 @@ def _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S: tl.constexpr, V_S
 
 
 @triton.jit
+def _load_ahead(TH, VV, VC, KK, QQ, RESET, t0, T, row_ok, col_ok, TH_S: tl.constexpr, V_S: tl.constexpr, VC_S: tl.constexpr, K_S: tl.constexpr,
+                Q_S: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr, N: tl.constexpr):
+    """(step, q) of the N steps from t0 on; past the end of the sequence something harmless that is not used."""
+    steps = ()
+    for n in tl.static_range(N):
+        t = tl.minimum(t0, T - N) + n
+        steps = steps + ((_load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE),
+                          _load(QQ + t * Q_S, col_ok, WHOLE)),)
+    return steps
+
+
+@triton.jit
+def _tile_columns(strip, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr):
+    """The column of every cell of the tile [R, G, W]."""
+    cols = strip * (G * W) + tl.arange(0, G)[None, :, None] * W + tl.arange(0, W)[None, None, :]
+    return tl.broadcast_to(cols, (R, G, W))
+
+
+@triton.jit
 def forward_kernel(
     TH, VC, VV, KK, QQ, START, RESET, OUT, END, CK,
     th_b, vc_b, v_b, k_b, q_b, T, length, segments, clip,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
     HAS_START: tl.constexpr, HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CALIBRATED: tl.constexpr, SAVE: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
-    S: tl.constexpr, N: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
+    S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
 ):
     """Walk one segment of one batch row: h at every step, a checkpoint before every S-th, the memory after the last.
 
-    Grid (B * segments, row bands). N steps (N <= T) are unrolled and the next N fetched meanwhile; S is a multiple of N, `length` one of S.
+    Grid (B * segments, row bands); the tile spans all columns. N steps (N <= T) are computed while the next N are fetched; S is a multiple
+    of 2 N, `length` one of S.
     """
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
-    rows = tl.program_id(1) * BR + tl.arange(0, BR)[:, None]
-    cols = tl.arange(0, BC)[None, :]
+    row = tl.program_id(1) * R + tl.arange(0, R)
+    rows = row[:, None, None]
+    cols = _tile_columns(0, G, R, W)
     row_ok = rows < V
     col_ok = cols < K
     tile = rows * K + cols
@@ -97,35 +137,31 @@ def forward_kernel(
     KK += b * k_b + cols
     QQ += b * q_b + cols
     RESET += b * T
-    OUT += b * T * V + rows
+    OUT += b * T * V + row
     CK += tile
     saved = b * ((T + S - 1) // S)             # int64, as products with it must be
     if HAS_START:
         M = _load(START + (b * segments + segment) * (V * K) + tile, tile_ok, WHOLE)
     else:
-        M = tl.zeros((BR, BC), OUT.dtype.element_ty)
+        M = tl.zeros((R, G, W), OUT.dtype.element_ty)
     first = segment * length
     last = tl.minimum(first + length, T)
-    even = first + (last - first) // N * N
-    ahead = ()
-    for n in tl.static_range(N):
-        t = tl.minimum(first, T - N) + n
-        ahead = ahead + ((_load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE),
-                          _load(QQ + t * Q_S, col_ok, WHOLE)),)
-    for t0 in range(first, even, N):
-        steps = ahead
-        ahead = ()
-        for n in tl.static_range(N):
-            t = tl.minimum(t0 + N, T - N) + n       # past the end: something harmless that is not used
-            ahead = ahead + ((_load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE),
-                              _load(QQ + t * Q_S, col_ok, WHOLE)),)
+    even = first + (last - first) // (2 * N) * (2 * N)
+    one = _load_ahead(TH, VV, VC, KK, QQ, RESET, first, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, N)
+    for t0 in range(first, even, 2 * N):
+        two = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, N)
         if SAVE:
             if t0 % S == 0:
                 tl.store(CK + (saved + t0 // S) * (V * K), M, mask=tile_ok)
         for n in tl.static_range(N):
-            step, q = steps[n]
+            step, q = one[n]
             M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
-            tl.store(OUT + (t0 + n) * V, tl.sum(M * q, axis=1, keep_dims=True), mask=row_ok)     # eq. 2
+            _store_rows(OUT + (t0 + n) * V, _over_columns(M * q), row < V, FAST)          # eq. 2
+        one = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + 2 * N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, N)
+        for n in tl.static_range(N):
+            step, q = two[n]
+            M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
+            _store_rows(OUT + (t0 + N + n) * V, _over_columns(M * q), row < V, FAST)
     for t in range(even, last):
         if SAVE:
             if t % S == 0:
@@ -133,7 +169,7 @@ def forward_kernel(
         step = _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
         q = _load(QQ + t * Q_S, col_ok, WHOLE)
         M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
-        tl.store(OUT + t * V, tl.sum(M * q, axis=1, keep_dims=True), mask=row_ok)
+        _store_rows(OUT + t * V, _over_columns(M * q), row < V, FAST)
     if segment == segments - 1:
         tl.store(END + b * (V * K) + tile, M, mask=tile_ok)
 
@@ -166,8 +202,8 @@ def summary_kernel(
     TH, VC, XX, YY, RESET, PP, QQ, CUT,
     th_b, vc_b, x_b, y_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, X_S: tl.constexpr, Y_S: tl.constexpr,
-    REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr,
-    RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr, N: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
+    REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
+    N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
 ):
     """What one segment does to the tile that enters it: x -> P x + Q, and whether a reset cuts x off. Grid as `forward_kernel`.
 
@@ -176,8 +212,8 @@ def summary_kernel(
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
-    rows = tl.program_id(1) * BR + tl.arange(0, BR)[:, None]
-    cols = tl.arange(0, BC)[None, :]
+    rows = tl.program_id(1) * R + tl.arange(0, R)[:, None, None]
+    cols = _tile_columns(0, G, R, W)
     row_ok = rows < V
     col_ok = cols < K
     TH += b * th_b + rows
@@ -189,8 +225,8 @@ def summary_kernel(
     last = tl.minimum(first + length, T)
     blocks = (last - first) // N
     even = first + blocks * N
-    P = tl.full((BR, BC), 1.0, PP.dtype.element_ty)
-    Q = tl.zeros((BR, BC), PP.dtype.element_ty)
+    P = tl.full((R, G, W), 1.0, PP.dtype.element_ty)
+    Q = tl.zeros((R, G, W), PP.dtype.element_ty)
     cut = 0
     if HAS_RESET:
         for t in range(first, last):
@@ -229,33 +265,48 @@ def combine_kernel(PP, QQ, CUT, ENTRY, segments, cells, REVERSE: tl.constexpr, H
         x = tl.load(ENTRY + b * cells + cell, mask=ok, other=0.0)
     else:
         x = tl.zeros((BLOCK,), PP.dtype.element_ty)
+    s = 0
+    if REVERSE:
+        s = segments - 1
+    P = tl.load(PP + (b * segments + s) * cells + cell, mask=ok, other=0.0)
+    Q = tl.load(QQ + (b * segments + s) * cells + cell, mask=ok, other=0.0)
     for i in range(segments):
         s = i
+        then = tl.minimum(i + 1, segments - 1)
         if REVERSE:
             s = segments - 1 - i
-        at = (b * segments + s) * cells + cell
-        P = tl.load(PP + at, mask=ok, other=0.0)
-        Q = tl.load(QQ + at, mask=ok, other=0.0)
+            then = tl.maximum(s - 1, 0)
+        at = (b * segments + then) * cells + cell
+        next_P = tl.load(PP + at, mask=ok, other=0.0)      # fetched ahead; the very last is not used
+        next_Q = tl.load(QQ + at, mask=ok, other=0.0)
         cut = tl.load(CUT + b * segments + s) != 0
-        tl.store(PP + at, x, mask=ok)
-        x = P * tl.where(cut, 0.0, x) + Q     # masked before the product: 0 * inf is nan
+        tl.store(PP + (b * segments + s) * cells + cell, x, mask=ok)
+        x = P * tl.where(cut, 0.0, x) + Q                  # masked before the product: 0 * inf is nan
+        P = next_P
+        Q = next_Q
+
+
+@triton.jit
+def _add_three(a, b, c, x, y, z):
+    return a + x, b + y, c + z
 
 
 @triton.jit
 def _gradient_block(
-    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, t0, row, cols, col_ok, bands, clip,
+    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, t0, first_row, cols, col_ok, bands, clip,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
     HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
-    S: tl.constexpr, N: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
+    S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
 ):
-    """Gradients of the N steps from t0 on, for `bands` row bands from `row` on; A is read from AA and written back for the step before."""
-    zero = tl.zeros((1, BC), DV.dtype.element_ty)
+    """Gradients of the N steps from t0 on, for `bands` row bands from `first_row` on; A is read from AA and written back for the step before."""
+    zero = tl.zeros((R, G, W), DV.dtype.element_ty)
     sums = ()
     for n in tl.static_range(N):
         sums = sums + ((zero, zero, zero),)
     for band in range(bands):
-        rows = row + band * BR + tl.arange(0, BR)[:, None]
+        row = first_row + band * R + tl.arange(0, R)
+        rows = row[:, None, None]
         row_ok = rows < V
         tile = rows * K + cols
         tile_ok = row_ok & col_ok
@@ -264,30 +315,27 @@ def _gradient_block(
         for t in range(t0 // S * S, t0):
             step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
             M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
-        steps = ()
-        reads = ()
-        for n in tl.static_range(N):
-            t = t0 + n
-            steps = steps + (_load_step(TH + rows, VV + rows, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                                        HAS_RESET, CALIBRATED, WHOLE),)
-            reads = reads + ((_load(DH + t * V + rows, row_ok, WHOLE), _load(QQ + t * Q_S, col_ok, WHOLE)),)
         Ms = (M,)
         Cs = ()
         for n in tl.static_range(N):
-            M, C = _advance(M, steps[n], clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
+            step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0 + n, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
+                              HAS_RESET, CALIBRATED, WHOLE)
+            M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
             Ms = Ms + (M,)
             Cs = Cs + (C,)
         new = ()
         for m in tl.static_range(N):
             t = t0 + (N - 1 - m)
-            theta, v, vc, k, reset = steps[N - 1 - m]
-            g, q = reads[N - 1 - m]
+            theta, v, vc, k, reset = _load_step(TH + rows, VV + rows, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
+                                                HAS_RESET, CALIBRATED, WHOLE)
+            g = _load(DH + t * V + rows, row_ok, WHOLE)
+            q = _load(QQ + t * Q_S, col_ok, WHOLE)
             dq, dk, dvc = sums[N - 1 - m]
             before = Ms[N - 1 - m]
             C = Cs[N - 1 - m]
             if HAS_RESET:
                 before = tl.where(reset, 0.0, before)
-            dq += tl.sum(Ms[N - m] * g, axis=0, keep_dims=True)                  # dq_t = M_tᵀ g_t
+            dq += Ms[N - m] * g                                                  # dq_t = M_tᵀ g_t
             A += g * q
             if HAS_CLIP:
                 written = v * k
@@ -296,24 +344,27 @@ def _gradient_block(
                 else:
                     written += before
                 A = tl.where(tl.abs(written) <= clip, A, 0.0)
-            dk += tl.sum(A * v, axis=0, keep_dims=True)                          # dk_t = Aᵀ v_t
-            tl.store(DV + t * V + rows, tl.sum(A * k, axis=1, keep_dims=True), mask=row_ok)
+            dk += A * v                                                          # dk_t = Aᵀ v_t
+            _store_rows(DV + t * V + row, _over_columns(A * k), row < V, FAST)
             if CALIBRATED:
                 A = A * C
-                W = (A * before) * (GAIN - (GAIN * PART) * C)                    # dL/dz
-                tl.store(DTH + t * V + rows, tl.sum(W * vc, axis=1, keep_dims=True), mask=row_ok)
-                dvc += tl.sum(W * theta, axis=0, keep_dims=True)
+                W_t = (A * before) * (GAIN - (GAIN * PART) * C)                  # dL/dz
+                _store_rows(DTH + t * V + row, _over_columns(W_t * vc), row < V, FAST)
+                dvc += W_t * theta
             if HAS_RESET:
                 A = tl.where(reset, 0.0, A)
             new = ((dq, dk, dvc),) + new
         sums = new
         tl.store(AA + tile, A, mask=tile_ok)
+    col = tl.max(cols, axis=0, keep_dims=True)       # [1, G, W]: the same in every row
+    ok = col < K
     for n in tl.static_range(N):
-        dq, dk, dvc = sums[n]
-        tl.store(DQ + (t0 + n) * K, dq, mask=col_ok)
-        tl.store(DK + (t0 + n) * K, dk, mask=col_ok)
+        dq, dk, dvc = tl.reduce(sums[n], 0, _add_three, keep_dims=True)
+        tl.store(DQ + (t0 + n) * K + col, dq, mask=ok)
+        tl.store(DK + (t0 + n) * K + col, dk, mask=ok)
         if CALIBRATED:
-            tl.store(DVC + (t0 + n) * K, dvc, mask=col_ok)
+            tl.store(DVC + (t0 + n) * K + col, dvc, mask=ok)
+    tl.debug_barrier()      # A was stored by this program and is read by it again
 
 
 @triton.jit
@@ -323,20 +374,20 @@ def gradients_kernel(
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
     HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
-    S: tl.constexpr, N: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, WHOLE: tl.constexpr,
+    S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
 ):
     """Gradients of one segment of one batch row, in reverse; A = dL/dM enters through AA and leaves there for the segment before.
 
-    Grid (B * segments, groups of `bands` row bands, column bands). Per N steps and row band: start from the checkpoint, replay up to the N
+    Grid (B * segments, groups of `bands` row bands, strips of columns). Per N steps and row band: start from the checkpoint, replay up to the N
     steps, replay those keeping M and C in registers, then go back. Sums over rows stay in registers across the bands of a group; DVC, DK, DQ
-    hold one partial sum per group, DTH, DV one per column band.
+    hold one partial sum per group, DTH, DV one per strip.
     """
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
     group = tl.program_id(1)
     strip = tl.program_id(2)
-    cols = strip * BC + tl.arange(0, BC)[None, :]
+    cols = _tile_columns(strip, G, R, W)
     col_ok = cols < K
     first = segment * length
     last = tl.minimum(first + length, T)
@@ -351,17 +402,15 @@ def gradients_kernel(
     DH += b * T * V
     saved = b * ((T + S - 1) // S)
     AA += (b * segments + segment) * (V * K)
-    by_row = (strip * B + b) * T * V
-    by_col = (group * B + b) * T * K + cols
-    DTH += by_row
-    DV += by_row
-    DVC += by_col
-    DK += by_col
-    DQ += by_col
-    row = group * bands * BR
+    DTH += (strip * B + b) * T * V
+    DV += (strip * B + b) * T * V
+    DVC += (group * B + b) * T * K
+    DK += (group * B + b) * T * K
+    DQ += (group * B + b) * T * K
+    row = group * bands * R
     for i in range(last - even):
         _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, last - 1 - i, row, cols, col_ok, bands, clip,
-                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, 1, BR, BC, WHOLE)
+                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, 1, G, R, W, WHOLE)
     for i in range(blocks):
         _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, even - (i + 1) * N, row, cols, col_ok, bands, clip,
-                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, N, BR, BC, WHOLE)
+                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, N, G, R, W, WHOLE)

@@ -1,0 +1,87 @@
+"""What every memory tells those who call it wrongly: the argument, what came, what to do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import hadamem as hm
+
+pytestmark = pytest.mark.parametrize("name", hm.list_memories())
+
+ONES = torch.ones
+BAD_CALL = {
+    "x-list": (dict(x=[[1.0]]), TypeError, "x must be a torch.Tensor, got list"),
+    "x-int": (dict(x=torch.ones(2, 5, 3, dtype=torch.int64)), TypeError, r"x must have a floating dtype, got torch.int64; convert it with x.float\(\)"),
+    "x-width": (dict(x=ONES(2, 5, 4)), ValueError, r"x must have shape \[B, T, input_size=3\], got \[2, 5, 4\]"),
+    "x-flat": (dict(x=ONES(2, 3)), ValueError, r"x must have shape .* use step\(\) for a single step"),
+    "x-empty": (dict(x=ONES(2, 0, 3)), ValueError, "x must hold at least one row and one step"),
+    "x-device": (dict(x=ONES(2, 5, 3, device="meta")), ValueError, "x is on meta but the module is on cpu"),
+    "state-type": (dict(state=3), TypeError, "state must be what initial_state"),
+    "state-other": (dict(state="another memory's"), TypeError, "state must be what initial_state"),
+    "reset-float": (dict(reset=ONES(2, 5)), TypeError, "reset must be a bool tensor"),
+    "reset-list": (dict(reset=[True]), TypeError, "reset must be a bool torch.Tensor"),
+    "reset-shape": (dict(reset=torch.ones(2, dtype=torch.bool)), ValueError, r"reset must have shape \[B, T\] = \[2, 5\], got \[2\]"),
+    "reset-device": (dict(reset=torch.ones(2, 5, dtype=torch.bool, device="meta")), ValueError, "reset is on meta"),
+}
+
+
+def make(name):
+    return hm.make_memory(name, 3, 2, memory_size=4)
+
+
+@pytest.mark.parametrize("case", BAD_CALL)
+def test_forward_names_the_bad_argument(name, case):
+    changed, kind, message = BAD_CALL[case]
+    if isinstance(changed.get("state"), str):
+        other = "gru" if name != "gru" else "lstm"
+        changed = dict(state=make(other).initial_state(2))
+    with pytest.raises(kind, match=message):
+        make(name)(**{"x": ONES(2, 5, 3), **changed})
+
+
+def test_state_of_another_batch(name):
+    memory = make(name)
+    with pytest.raises(ValueError, match=r"state\.\w+ must have batch size 2 like x, got shape \[7"):
+        memory(ONES(2, 5, 3), memory.initial_state(7))
+
+
+def test_state_of_another_size(name):
+    if name == "none":
+        pytest.skip("its state has no size")
+    other = hm.make_memory(name, 3, 2, memory_size=9).initial_state(2)
+    with pytest.raises(ValueError, match=r"state\.\w+ must have shape \[B, 4"):
+        make(name)(ONES(2, 5, 3), other)
+
+
+def test_state_on_another_device(name):
+    memory = make(name)
+    with pytest.raises(ValueError, match=r"state\.\w+ is on meta but x is on cpu"):
+        memory(ONES(2, 5, 3), memory.initial_state(2, device="meta"))
+
+
+def test_step_names_the_bad_argument(name):
+    memory = make(name)
+    state = memory.initial_state(2)
+    with pytest.raises(ValueError, match=r"x must have shape \[B, input_size\] in step\(\), got \[2, 5, 3\]; use forward\(\)"):
+        memory.step(ONES(2, 5, 3), state)
+    with pytest.raises(TypeError, match="x must be a torch.Tensor, got list"):
+        memory.step([1.0], state)
+    with pytest.raises(TypeError, match="reset must be a bool torch.Tensor"):
+        memory.step(ONES(2, 3), state, [True, False])
+    with pytest.raises(TypeError, match="reset must be a bool tensor"):
+        memory.step(ONES(2, 3), state, ONES(2))
+    with pytest.raises(ValueError, match=r"reset must have shape \[B\] = \[2\] in step\(\)"):
+        memory.step(ONES(2, 3), state, torch.ones(2, 1, dtype=torch.bool))
+
+
+@pytest.mark.parametrize(("sizes", "kind", "message"), [
+    (dict(input_size=0), ValueError, "input_size must be positive, got 0"),
+    (dict(input_size=3.0), TypeError, "input_size must be a positive int, got 3.0"),
+    (dict(output_size=-1), ValueError, "output_size must be positive, got -1"),
+    (dict(memory_size=0), ValueError, "memory_size must be positive, got 0"),
+    (dict(memory_size=True), TypeError, "memory_size must be a positive int, got True"),
+])
+def test_sizes_must_be_positive(name, sizes, kind, message):
+    with pytest.raises(kind, match=message):
+        hm.make_memory(name, **{"input_size": 3, "output_size": 2, **sizes})

@@ -1,0 +1,134 @@
+"""The command line: what it prints, and that bad input is one sentence and exit code 2."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import hadamem
+from hadamem.cli import COMMANDS, main
+
+GOOD = """
+import torch, hadamem as hm
+class Sum(hm.GRU):
+    pass
+"""
+BAD = """
+import torch, hadamem as hm
+class Forgetful(hm.GRU):
+    def forward(self, x, state=None, reset=None):
+        return super().forward(x, state, None)   # ignores resets
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    return tmp_path
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == f"hadamem {hadamem.__version__}"
+
+
+@pytest.mark.parametrize("path", [[], *(name.split() for name in COMMANDS), ["bench"]])
+def test_help(path, capsys):
+    assert main([*path, "--help"]) == 0
+    assert "usage: hadamem" in capsys.readouterr().out
+
+
+def test_no_command_shows_help(capsys):
+    assert main([]) == 0
+    assert "check-memory" in capsys.readouterr().out
+
+
+def test_list(capsys):
+    assert main(["list", "memories"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == hadamem.list_memories()
+    assert main(["list", "backends"]) == 0
+    out = capsys.readouterr().out
+    assert "reference  usable" in out
+    assert "triton" in out
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (["lst"], "lst"),
+    (["list", "mammals"], "mammals"),
+    (["bench"], "COMMAND"),
+    (["bench", "memory", "--batch", "0"], "batch"),
+    (["bench", "memory", "--batch", "two"], "two"),
+    (["bench", "memory", "--dtype", "int8"], "int8"),
+    (["bench", "memory", "--what", "everything"], "everything"),
+    (["bench", "memory", "--backends", "cobol"], "cobol"),
+    (["bench", "memory", "--device", "abacus"], "abacus"),
+    (["bench", "memory", "--limit-seconds", "-1"], "limit_seconds"),
+    (["bench", "memory", "--config", "missing.json"], "missing.json"),
+    (["check-memory", "nonsense"], "nonsense"),
+    (["check-memory", "no_such_module_xyz:Thing"], "no_such_module_xyz"),
+    (["check-memory", "hadamem:NoSuchClass"], "NoSuchClass"),
+    (["check-memory", "gru", "--option", "memory_size"], "NAME=VALUE"),
+    (["check-memory", "gru", "--input-size", "0"], "input-size"),
+])
+def test_bad_input_is_one_sentence(argv, words, here, capsys):
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.startswith("hadamem: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize("argv", [["--debug", "list", "mammals"], ["list", "mammals", "--debug"]])
+def test_debug_raises(argv):
+    with pytest.raises(Exception, match="mammals"):
+        main(argv)
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("{", "parsed"), ("[1]", "mapping"), ('{"batsh": [1]}', "did you mean 'batch'"),
+])
+def test_bad_config(text, words, here, capsys):
+    (here / "c.json").write_text(text)
+    assert main(["bench", "memory", "--config", "c.json"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_config_and_options(here, capsys):
+    config = {"batch": [2], "time": 3, "memory-size": [4], "what": "op", "repeats": 2, "plots": False,
+              "backends": ["scan"]}
+    (here / "c.json").write_text(json.dumps(config))
+    assert main(["bench", "memory", "--config", "c.json", "--backends", "reference", "--out", "results"]) == 0
+    saved = json.loads((here / "results" / "results.json").read_text())
+    assert saved["settings"]["time"] == [3]
+    assert {r["model"] for r in saved["results"]} == {"shm[reference]", "gru", "lstm"}   # the option wins
+    assert "vs loop" in capsys.readouterr().out
+
+
+def test_yaml_config(here, capsys):
+    (here / "c.yaml").write_text("batsh: [1]\n")
+    assert main(["bench", "memory", "--config", "c.yaml"]) == 2
+    assert "pyyaml" in (err := capsys.readouterr().err) or "batsh" in err
+
+
+def test_check_memory_finds_modules_in_the_current_folder(here):
+    """Through a real process: only there is the current folder's place in sys.path the console script's own."""
+    (here / "good_memory.py").write_text(textwrap.dedent(GOOD))
+    (here / "bad_memory.py").write_text(textwrap.dedent(BAD))
+    run = "import sys; sys.path = [p for p in sys.path if p]; from hadamem.cli import main; sys.exit(main())"
+    for spec, code in (("good_memory:Sum", 0), ("bad_memory:Forgetful", 1)):
+        done = subprocess.run([sys.executable, "-c", run, "check-memory", spec, "--option", "memory_size=8"], cwd=here,
+                              capture_output=True, text=True, timeout=300)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert spec in done.stdout
+        assert "Traceback" not in done.stderr
+
+
+def test_python_dash_m():
+    command = [sys.executable, "-m", "hadamem", "list", "nothing"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
