@@ -1,4 +1,4 @@
-"""What all tests share: Triton's interpreter where there is no GPU, one thread per worker, and the folder of golden files."""
+"""What all tests share: Triton's interpreter where there is no GPU, one thread, and the folder of golden files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")   # before triton is imported: kernels.backends() then lists it on the CPU
+    os.environ.setdefault("TRITON_INTERPRET", "1")   # before triton is imported: kernels.backends() then lists it
 
 import pytest
 
@@ -23,6 +23,12 @@ def golden_folder() -> Path | None:
     folder = Path(named) if named else ROOT.parent / "shared" / "golden"
     folder = folder / "memory" if (folder / "memory").is_dir() else folder
     return folder if folder.is_dir() and any(folder.glob("*.npz")) else None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    interpreter = "triton.runtime.interpreter"   # runs on numpy, which warns where kernels meet inf and nan on purpose
+    for noise in (f"DeprecationWarning:{interpreter}", f"RuntimeWarning:{interpreter}", "RuntimeWarning:numpy"):
+        config.addinivalue_line("filterwarnings", f"ignore::{noise}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

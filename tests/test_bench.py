@@ -97,7 +97,7 @@ def test_speedup_compares_within_a_case_only():
 
 
 def test_skips_what_does_not_fit():
-    bench = Bench(Settings.make(**TINY, limit_seconds=1.0))
+    bench = Bench(Settings.make(**TINY, limit_seconds=0.5))
     case = Case("op", 8, 640, 32)
     loop = Contender("shm[reference]", dict, {"forward": 1.0, "both": 1.0})
     assert bench._too_big(case, loop, "both") is None

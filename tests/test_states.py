@@ -26,10 +26,10 @@ class Odd(NamedTuple):
 
 class OddMemory:
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):
-        shapes = {"single": (2, 3), "double": (2,), "half": (3,), "brain": (3,), "long": (), "int": (2,), "flag": (2,), "wave": (2, 2), "wide_wave": (3,)}
-        dtypes = {"single": torch.float32, "double": torch.float64, "half": torch.float16, "brain": torch.bfloat16, "long": torch.int64,
-                  "int": torch.int32, "flag": torch.bool, "wave": torch.complex64, "wide_wave": torch.complex128}
-        return Odd(**{n: torch.zeros(batch_size, *s, dtype=dtypes[n], device=device) for n, s in shapes.items()})
+        kinds = {"single": (2, 3, torch.float32), "double": (2, torch.float64), "half": (3, torch.float16),
+                 "brain": (3, torch.bfloat16), "long": (torch.int64,), "int": (2, torch.int32), "flag": (2, torch.bool),
+                 "wave": (2, 2, torch.complex64), "wide_wave": (3, torch.complex128)}
+        return Odd(**{n: torch.zeros(batch_size, *s, dtype=dtype, device=device) for n, (*s, dtype) in kinds.items()})
 
 
 def odd_state(B=4) -> Odd:

@@ -1,10 +1,10 @@
 """Published weights: bring a checkpoint of the released code along, and take states and gradients back under its names.
 
-    published = torch.load("checkpoint.pt", weights_only=True)            # state_dict of the released SHM module
-    memory = hadamem.reference.load("shm_popgym", published)              # our memory with the same weights, same outputs
-    state = hadamem.reference.state(memory, {"M": old_memory_matrix})     # a state the released code has left, [B, H, H]
+    published = torch.load("checkpoint.pt", weights_only=True)         # state_dict of the released SHM module
+    memory = hadamem.reference.load("shm_popgym", published)           # ours, with the same weights and outputs
+    state = hadamem.reference.state(memory, {"M": their_memory})       # what the released code carries, [B, H, H]
     y, state = memory(x, state, reset)
-    hadamem.reference.arrays(memory, state)["M"]                          # and back, as numpy
+    hadamem.reference.arrays(memory, state)["M"]                       # and back, as numpy
 
 `MODELS` is the table of published models; a line there is all that a new one needs.
 """
@@ -28,7 +28,7 @@ class Published(NamedTuple):
     """One published model: what it is called, and how to build ours. Names map the reference's to ours."""
 
     kind: type[Memory]
-    build: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Memory]   # (shapes by reference name, hparams) -> fresh memory
+    build: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Memory]   # (shapes, hparams) -> fresh memory
     parameters: Mapping[str, str]
     state: Mapping[str, str]
 
@@ -44,14 +44,15 @@ def _shm(make: Callable[..., SHM], **fixed: Any) -> Callable[..., Memory]:
 
 def _rnn(kind: Callable[..., Memory]) -> Callable[..., Memory]:
     def build(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
-        return kind(shapes["weight_ih_l0"][-1], memory_size=hparams.get("H", shapes["weight_hh_l0"][-1]))   # no output map: y = h
+        return kind(shapes["weight_ih_l0"][-1], memory_size=hparams.get("H", shapes["weight_hh_l0"][-1]))   # y = h
 
     return build
 
 
 _SHM_ROOT = {
     "norm.weight": "norm.weight", "norm.bias": "norm.bias",
-    "key.weight": "key.weight", "query.weight": "query.weight", "value.weight": "value.weight", "eta.weight": "eta.weight",
+    "key.weight": "key.weight", "query.weight": "query.weight", "value.weight": "value.weight",
+    "eta.weight": "eta.weight",
     "theta_matrix": "calibration.theta", "vc_net.weight": "calibration.vc.weight",
     "out.weight": "out.weight", "out.bias": "out.bias",
 }
@@ -59,7 +60,7 @@ _SHM = {**_SHM_ROOT, "shortcut.weight": "shortcut.weight", "shortcut.bias": "sho
 _RNN = {name: f"rnn.{name}" for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")}
 
 MODELS: dict[str, Published] = {
-    "shm_pomdp": Published(SHM, _shm(SHM.paper, clip=100.0), _SHM, {"M": "M"}),               # random rows, entries limited to ±100
+    "shm_pomdp": Published(SHM, _shm(SHM.paper, clip=100.0), _SHM, {"M": "M"}),               # random rows, within ±100
     "shm_popgym": Published(SHM, _shm(SHM.release), _SHM, {"M": "M"}),                        # row 0 only
     "shm_root": Published(SHM, _shm(SHM.release, shortcut=False), _SHM_ROOT, {"M": "M"}),     # row 0 only, no shortcut
     "gru": Published(GRU, _rnn(GRU), _RNN, {"h": "h"}),                                       # torch.nn.GRU
@@ -70,8 +71,8 @@ MODELS: dict[str, Published] = {
 def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | None = None) -> Memory:
     """Our memory with the weights of a published one, in their dtype.
 
-    `model` is a name of `MODELS`; `weights` maps the reference's parameter names (a leading "w." is dropped) to arrays or tensors, e.g.
-    its state_dict; `hparams` holds its sizes (H, O, L), which are read off the weights where they are not given.
+    `model` is a name of `MODELS`; `weights` maps the reference's parameter names (a leading "w." is dropped) to arrays
+    or tensors, e.g. its state_dict; `hparams` holds its sizes (H, O, L), read off the weights where not given.
     """
     published = MODELS.get(model)
     if published is None:
@@ -102,9 +103,10 @@ def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | 
 
 
 def state(memory: Memory, arrays: Mapping[str, Array], generator: torch.Generator | None = None) -> State:
-    """A state of `memory` from the reference's arrays (a leading "state0." is dropped), differentiable where those are tensors.
+    """A state of `memory` from the reference's arrays (a leading "state0." is dropped).
 
-    What the published code does not carry (the clock that SHM draws its rows from) starts afresh, drawn with `generator`.
+    Differentiable where those are tensors. What the published code does not carry (the clock that SHM draws its rows
+    from) starts afresh, drawn with `generator`.
     """
     names = _describe(memory).state
     given = {name: _tensor(f"arrays[{name!r}]", x) for name, x in _strip(arrays, "state0.").items()}
@@ -142,8 +144,9 @@ def _describe(memory: Memory) -> Published:
     for published in MODELS.values():
         if isinstance(memory, published.kind) and set(published.parameters.values()) == parameters:
             return published
-    raise ValueError(f"memory {type(memory).__name__} with parameters {', '.join(sorted(parameters)) or '(none)'} is none of the published "
-                     f"models {', '.join(MODELS)}; build it with hadamem.reference.load")
+    has = ", ".join(sorted(parameters)) or "(none)"
+    raise ValueError(f"memory {type(memory).__name__} with parameters {has} is none of the published models "
+                     f"{', '.join(MODELS)}; build it with hadamem.reference.load")
 
 
 def _strip(given: Mapping[str, Array], prefix: str) -> dict[str, Array]:

@@ -14,9 +14,8 @@ PLAIN = ["reference", "scan"]
 
 def closed_form(C, U, M0):
     """Eq. 10: every M_t as products and sums over the whole past, term by term."""
-    B, T = C.shape[:2]
     out = []
-    for t in range(T):
+    for t in range(C.shape[1]):
         M = M0 * C[:, :t + 1].prod(dim=1)
         for i in range(t + 1):
             M = M + U[:, i] * C[:, i + 1:t + 1].prod(dim=1)
@@ -36,7 +35,8 @@ def test_recurrence_is_closed_form_also_at_zeros(backend):
 def test_two_steps_by_hand(backend):
     """One cell: C_1 = 1 + tanh(.5), M_1 = 2 C_1 + 3 * .1; then C_2 = 1 + tanh(-1)."""
     one = lambda *xs: torch.tensor(xs, dtype=torch.float64).reshape(1, -1, 1)   # noqa: E731
-    h, M = kernels.shm(one(0.5, -1.0), one(1.0, 1.0), one(3.0, 1.0), one(0.1, 4.0), one(1.0, 10.0), torch.tensor([[[2.0]]]).double(), backend=backend)
+    vectors = one(0.5, -1.0), one(1.0, 1.0), one(3.0, 1.0), one(0.1, 4.0), one(1.0, 10.0)
+    h, M = kernels.shm(*vectors, M0=torch.tensor([[[2.0]]]).double(), backend=backend)
     first = 2 * (1 + math.tanh(0.5)) + 0.3
     second = first * (1 + math.tanh(-1.0)) + 4.0
     assert h.flatten().tolist() == pytest.approx([first, 10 * second], rel=1e-14)   # the read is after the write

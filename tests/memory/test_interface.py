@@ -12,7 +12,7 @@ pytestmark = pytest.mark.parametrize("name", hm.list_memories())
 ONES = torch.ones
 BAD_CALL = {
     "x-list": (dict(x=[[1.0]]), TypeError, "x must be a torch.Tensor, got list"),
-    "x-int": (dict(x=torch.ones(2, 5, 3, dtype=torch.int64)), TypeError, r"x must have a floating dtype, got torch.int64; convert it with x.float\(\)"),
+    "x-int": (dict(x=ONES(2, 5, 3, dtype=torch.int64)), TypeError, r"x must have a floating dtype, .* x.float\(\)"),
     "x-width": (dict(x=ONES(2, 5, 4)), ValueError, r"x must have shape \[B, T, input_size=3\], got \[2, 5, 4\]"),
     "x-flat": (dict(x=ONES(2, 3)), ValueError, r"x must have shape .* use step\(\) for a single step"),
     "x-empty": (dict(x=ONES(2, 0, 3)), ValueError, "x must hold at least one row and one step"),
@@ -21,7 +21,7 @@ BAD_CALL = {
     "state-other": (dict(state="another memory's"), TypeError, "state must be what initial_state"),
     "reset-float": (dict(reset=ONES(2, 5)), TypeError, "reset must be a bool tensor"),
     "reset-list": (dict(reset=[True]), TypeError, "reset must be a bool torch.Tensor"),
-    "reset-shape": (dict(reset=torch.ones(2, dtype=torch.bool)), ValueError, r"reset must have shape \[B, T\] = \[2, 5\], got \[2\]"),
+    "reset-shape": (dict(reset=ONES(2, dtype=torch.bool)), ValueError, r"reset must have shape \[B, T\] = \[2, 5\]"),
     "reset-device": (dict(reset=torch.ones(2, 5, dtype=torch.bool, device="meta")), ValueError, "reset is on meta"),
 }
 
@@ -63,11 +63,11 @@ def test_state_on_another_device(name):
 def test_step_names_the_bad_argument(name):
     memory = make(name)
     state = memory.initial_state(2)
-    with pytest.raises(ValueError, match=r"x must have shape \[B, input_size\] in step\(\), got \[2, 5, 3\]; use forward\(\)"):
+    with pytest.raises(ValueError, match=r"x must have shape \[B, input_size\] in step\(\), got \[2, 5, 3\]"):
         memory.step(ONES(2, 5, 3), state)
-    with pytest.raises(TypeError, match="x must be a torch.Tensor, got list"):
+    with pytest.raises(TypeError, match=r"x must be a torch.Tensor, got list"):
         memory.step([1.0], state)
-    with pytest.raises(TypeError, match="reset must be a bool torch.Tensor"):
+    with pytest.raises(TypeError, match=r"reset must be a bool torch.Tensor"):
         memory.step(ONES(2, 3), state, [True, False])
     with pytest.raises(TypeError, match="reset must be a bool tensor"):
         memory.step(ONES(2, 3), state, ONES(2))

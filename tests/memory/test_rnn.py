@@ -88,10 +88,10 @@ def test_compiled_with_resets_inside(kind):
     reset[0, 2] = True
     want, want_state = memory(x, state, reset)
     torch._dynamo.reset()
-    got, got_state = torch.compile(memory, backend="eager")(x, state, reset)   # dynamo leaves library RNNs alone: runs eagerly
+    got, got_state = torch.compile(memory, backend="eager")(x, state, reset)   # dynamo leaves library RNNs alone
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(tuple(got_state), tuple(want_state))
-    with torch._dynamo.config.patch(allow_rnn=True):                           # and where it is told to take them: the masked loop
+    with torch._dynamo.config.patch(allow_rnn=True):                           # and where it must: a masked loop
         torch._dynamo.reset()
         got, got_state = torch.compile(memory, backend="eager", fullgraph=True)(x, state, reset)
     torch.testing.assert_close(got, want)

@@ -58,7 +58,8 @@ def test_forms_are_what_they_say():
 
 
 def test_options_switch_parts_off():
-    memory = hm.SHM(3, 2, 4, input_norm=False, normalize_keys=False, shortcut=False, read_norm=False, calibration="none")
+    off = dict.fromkeys(("input_norm", "normalize_keys", "shortcut", "read_norm"), False)
+    memory = hm.SHM(3, 2, 4, calibration="none", **off)
     assert {n.split(".")[0] for n, _ in memory.named_parameters()} == {"key", "query", "value", "eta", "out"}
     x = torch.randn(1, 1, 3)
     y, state = memory(x)
@@ -173,7 +174,10 @@ class Fading(hm.Calibration):
         return hm.Factors(self.theta.expand(*x.shape[:2], -1), self.vc(x), form="sigmoid")
 
 
-@pytest.mark.parametrize("calibration", ["theta", "neural_theta", "fixed", "random", "none", Forgetting, Fading, Forgetting(6, 5, 3)])
+OWN = [Forgetting, Fading, Forgetting(6, 5, 3)]   # a class, one on the fused path, an instance
+
+
+@pytest.mark.parametrize("calibration", ["theta", "neural_theta", "fixed", "random", "none", *OWN])
 def test_calibrations_run_and_learn(calibration):
     memory = hm.SHM(6, 4, memory_size=5, key_size=3, calibration=calibration, theta_init=1.0)
     y, state = memory(torch.randn(2, 7, 6))
@@ -271,9 +275,9 @@ BAD_BUILD = {
     "theta_rows": (dict(theta_rows=0), ValueError, "theta_rows must be positive"),
     "row_mode": (dict(row_mode="random"), ValueError, "unknown row_mode 'random'; choose from step, episode, first"),
     "row_mode-unused": (dict(row_mode="random", calibration="none"), ValueError, "unknown row_mode 'random'"),
-    "calibration": (dict(calibration="tanh"), ValueError, "unknown calibration 'tanh'; choose from theta, neural_theta, fixed, random, none"),
-    "calibration-module": (dict(calibration=nn.Linear(3, 3)), TypeError, "calibration must be a name, a hm.Calibration"),
-    "calibration-number": (dict(calibration=3), TypeError, "calibration must be a name, a hm.Calibration"),
+    "calibration": (dict(calibration="tanh"), ValueError, "unknown calibration 'tanh'; choose from theta"),
+    "calibration-module": (dict(calibration=nn.Linear(3, 3)), TypeError, "calibration must be a name"),
+    "calibration-number": (dict(calibration=3), TypeError, "calibration must be a name, a hm.Cal"),
     "clip": (dict(clip=0), ValueError, "clip must be positive"),
     "backend": (dict(backend="gpu"), ValueError, "unknown backend 'gpu'"),
 }
@@ -288,7 +292,8 @@ def test_building_names_the_bad_argument(case):
 
 def test_rows_must_fit():
     memory, x = hm.SHM.paper(3, 2, 4, theta_rows=5), torch.randn(2, 6, 3)
-    for rows in (torch.zeros(2, 5, dtype=torch.int64), torch.zeros(2, 6), torch.full((2, 6), 5), torch.full((2, 6), -1)):
+    good = torch.zeros(2, 6, dtype=torch.int64)
+    for rows in (good[:, 1:], good.float(), good + 5, good - 1):
         with pytest.raises(ValueError, match=r"rows must be an int64 tensor of shape \[2, 6\] with entries in 0..4"):
             memory(x, None, None, rows)
     with pytest.raises(ValueError, match="rows was given, but calibration NoCalibration has no table"):

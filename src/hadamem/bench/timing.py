@@ -12,7 +12,6 @@ it is the wall clock alone.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import platform
 import statistics
@@ -73,14 +72,16 @@ def measure(
     """
     found: dict[str, Timing | Exception] = {}
     plan: dict[str, int] = {}
+    times: dict[str, list[float]] = {}
     for name, call in calls.items():
         try:
             clock(call, device)                  # compiles, allocates, fills caches
             once = clock(call, device, 1)
-            plan[name] = max(1, min(repeats, int(limit_seconds / max(once, 1e-9))))
+            slow = once > limit_seconds and device.type != "cuda"
+            times[name] = [once] if slow else []   # it was warm and is a measurement: no need for another
+            plan[name] = 0 if slow else max(1, min(repeats, int(limit_seconds / max(once, 1e-9))))
         except Exception as error:               # one that cannot run must not end the comparison
             found[name] = error
-    times: dict[str, list[float]] = {name: [] for name in plan}
     for turn in range(ROUNDS):
         for name, runs in plan.items():
             share = runs * (turn + 1) // ROUNDS - runs * turn // ROUNDS
@@ -160,7 +161,6 @@ def peak_memory(call: Call, device: torch.device) -> int | None:
     CUDA: the allocator's count. Linux CPU: growth of the resident set to its high-water mark, after free memory was
     handed back; right to within a few MiB. Elsewhere: None.
     """
-    gc.collect()
     if device.type == "cuda":
         synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)

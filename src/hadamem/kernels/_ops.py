@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -53,7 +52,7 @@ def needs_grad(*tensors: Tensor | None) -> bool:
 
 
 def _wraps_grad(x: Tensor) -> bool:
-    """Whether a tensor inside vmap stands for one that requires grad: its own flag does not tell (nor can a compiler)."""
+    """Whether a tensor inside vmap stands for one that requires grad: its own flag does not tell."""
     while not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
         if x.requires_grad:

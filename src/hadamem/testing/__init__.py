@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from .conformance import Report, check_memory, check_spec
     from .golden import check_golden
 
-_HOME = {"check_memory": "conformance", "check_spec": "conformance", "Report": "conformance", "check_golden": "golden"}   # imported on first use
+_HOME = {   # imported on first use
+    "check_memory": "conformance", "check_spec": "conformance", "Report": "conformance", "check_golden": "golden",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from .golden import FileResult, check_golden
 def _add_golden(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
     parser.add_argument("directory", metavar="DIR", help="folder of golden .npz files")
     parser.add_argument("--models", metavar="A,B", help="only files of these models (default: all)")
-    parser.add_argument("--backends", metavar="A,B", help="only these kernel backends (default: all that are usable here)")
+    parser.add_argument("--backends", metavar="A,B", help="only these kernel backends (default: all usable here)")
     return _golden
 
 
@@ -26,7 +26,8 @@ def _golden(args: argparse.Namespace) -> int:
     results = check_golden(args.directory, _split(args.models), backends=_split(args.backends), report=show)
     failed = [r for r in results if not r.ok]
     evidence = sum(r.evidence for r in results)
-    print(f"{len(results)} golden files: {len(results) - len(failed) - evidence} ok, {len(failed)} failed, {evidence} evidence only "
+    passed = len(results) - len(failed) - evidence
+    print(f"{len(results)} golden files: {passed} ok, {len(failed)} failed, {evidence} evidence only "
           f"({time.perf_counter() - started:.1f} s)")
     return 1 if failed else 0
 
@@ -42,7 +43,8 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], Callable[[arg
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status: 0 all as recorded, 1 a difference, 2 bad usage (one sentence on stderr)."""
-    parser = argparse.ArgumentParser(prog="python -m hadamem.testing", description="Check hadamem against recorded numbers.")
+    text = "Check hadamem against recorded numbers."
+    parser = argparse.ArgumentParser(prog="python -m hadamem.testing", description=text)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (text, add) in COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=text)

@@ -80,11 +80,12 @@ def check_memory(
     seed: int = 0,
     raise_on_failure: bool = True,
 ) -> Report:
-    """Check every property that `hadamem.Memory` promises, on random inputs; raise an AssertionError that lists those that fail.
+    """Check every property that `hadamem.Memory` promises; raise an AssertionError that lists those that fail.
 
-    `input_size` is read from the module unless given. `expect_memory=False` is for controls that must *not* depend on the past.
-    `tolerances` maps dtypes to (rtol, atol) in place of `TOLERANCES`; rtol is relative to the largest entry compared. The module is tried in
-    eval mode, on its own device and in its own dtype (copies of it in float64, and on a GPU if there is one), and left as it was.
+    `input_size` is read from the module unless given. `expect_memory=False` is for controls that must *not* depend on
+    the past. `tolerances` maps dtypes to (rtol, atol) in place of `TOLERANCES`; rtol is relative to the largest entry
+    compared. The module is tried on random inputs in eval mode, on its own device and in its own dtype (copies of it in
+    float64, and on a GPU if there is one), and left as it was.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}"
@@ -95,7 +96,8 @@ def check_memory(
         raise ValueError(f"module.input_size must be a positive int, got {input_size!r}; set it, or pass input_size=")
     if batch_size < 2 or length < 8:
         raise ValueError(f"batch_size must be at least 2 and length at least 8, got {batch_size} and {length}")
-    suite = _Suite(module, input_size, batch_size, length, long_length, {**TOLERANCES, **(tolerances or {})}, seed, expect_memory)
+    table = {**TOLERANCES, **(tolerances or {})}
+    suite = _Suite(module, input_size, batch_size, length, long_length, table, seed, expect_memory)
     report = Report(type(module).__name__)
     with _left_alone(module):
         for name, check in suite.checks().items():
@@ -109,15 +111,16 @@ def check_memory(
                 report.checks.append(Check(name, False, f"raised {type(error).__name__}: {error}"))
     if raise_on_failure and not report.ok:
         lines = "\n".join(f"  - {c.name}: {c.message}" for c in report.failures)
-        raise AssertionError(f"{report.subject} breaks {len(report.failures)} of {len(report.checks)} properties of a memory:\n{lines}")
+        count = f"{len(report.failures)} of {len(report.checks)}"
+        raise AssertionError(f"{report.subject} breaks {count} properties of a memory:\n{lines}")
     return report
 
 
 class _Suite:
     """The checks. Each is a method without arguments that raises Broken; they share inputs and comparisons."""
 
-    def __init__(self, module: nn.Module, input_size: int, B: int, T: int, long_T: int, tolerances: Mapping[torch.dtype, tuple[float, float]],
-                 seed: int, expect_memory: bool):
+    def __init__(self, module: nn.Module, input_size: int, B: int, T: int, long_T: int,
+                 tolerances: Mapping[torch.dtype, tuple[float, float]], seed: int, expect_memory: bool):
         self.module, self.D, self.B, self.T, self.long_T = module, input_size, B, T, long_T
         self.tolerances, self.seed, self.expect_memory = tolerances, seed, expect_memory
         parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
@@ -155,7 +158,8 @@ class _Suite:
 
     def x(self, B: int | None = None, T: int | None = None, seed: int = 1) -> Tensor:
         generator = torch.Generator().manual_seed(1000 * self.seed + seed)
-        return torch.randn(B or self.B, T or self.T, self.D, generator=generator, dtype=torch.float64).to(self.device, self.dtype)
+        x = torch.randn(B or self.B, T or self.T, self.D, generator=generator, dtype=torch.float64)
+        return x.to(self.device, self.dtype)
 
     def state(self, B: int | None = None, seed: int = 1, used: bool = True) -> Any:
         """A state that some steps have been through (or a fresh one)."""
@@ -173,7 +177,8 @@ class _Suite:
         reset[:, self.T // 2] |= ~reset[:, 1:].any(dim=1)   # at least one inside every row
         return reset.to(self.device)
 
-    def run(self, x: Tensor, state: Any = None, reset: Tensor | None = None, module: nn.Module | None = None) -> tuple[Tensor, Any]:
+    def run(self, x: Tensor, state: Any = None, reset: Tensor | None = None,
+            module: nn.Module | None = None) -> tuple[Tensor, Any]:
         result = (self.module if module is None else module)(x, state, reset)
         if not isinstance(result, tuple) or len(result) != 2:
             raise Broken(f"forward(x, state, reset) must return (y, state), got {type(result).__name__}")
@@ -184,7 +189,7 @@ class _Suite:
         if got.shape != want.shape:
             raise Broken(f"{what}: shapes differ, expected {list(want.shape)}, got {list(got.shape)}")
         got, want = got.detach(), want.detach()
-        if not (got.is_floating_point() or got.is_complex()):
+        if not _real(got):
             if not torch.equal(got, want):
                 raise Broken(f"{what}: expected {_brief(want)}, got {_brief(got)}")
             return
@@ -198,7 +203,8 @@ class _Suite:
         if not bool((error <= limit).all()):   # also true for nan
             worst = int(error.nan_to_num(nan=float("inf"), posinf=float("inf")).flatten().argmax())
             place = list(map(int, torch.unravel_index(torch.tensor(worst), got.shape)))
-            raise Broken(f"{what}: at {place} expected {want.flatten()[worst].item():.6g}, got {got.flatten()[worst].item():.6g} (allowed ±{limit:.1g})")
+            expected, found = want.flatten()[worst].item(), got.flatten()[worst].item()
+            raise Broken(f"{what}: at {place} expected {expected:.6g}, got {found:.6g} (allowed ±{limit:.1g})")
 
     def same_state(self, got: Any, want: Any, what: str, dtype: torch.dtype | None = None) -> None:
         for name, a, b in zip(want._fields, got, want, strict=True):
@@ -214,27 +220,31 @@ class _Suite:
         if not isinstance(output_size, int):
             raise Broken(f"module.output_size must be an int, got {output_size!r}")
         state = self.state(used=False)
-        if not isinstance(state, tuple) or not hasattr(state, "_fields") or not all(isinstance(s, Tensor) for s in state):
+        named = isinstance(state, tuple) and hasattr(state, "_fields")
+        if not named or not all(isinstance(s, Tensor) for s in state):
             raise Broken(f"initial_state() must return a NamedTuple of tensors, got {type(state).__name__}")
         y, after = self.run(self.x(), state, self.resets())
         if tuple(y.shape) != (self.B, self.T, output_size):
-            raise Broken(f"y must have shape [B, T, output_size] = [{self.B}, {self.T}, {output_size}], got {list(y.shape)}")
+            raise Broken(f"y must have shape [B, T, output_size] = [{self.B}, {self.T}, {output_size}], "
+                         f"got {list(y.shape)}")
         if y.dtype != self.dtype or y.device != self.device:
-            raise Broken(f"y must have the dtype and device of x, {self.dtype} on {self.device}, got {y.dtype} on {y.device}")
+            raise Broken(f"y must have the dtype and device of x, {self.dtype} on {self.device}, "
+                         f"got {y.dtype} on {y.device}")
         _same_kind(after, state, "the state that forward() returns")
-        _same_kind(self.module.step(self.x()[:, 0], state)[1], state, "the state that step() returns")   # type: ignore[operator]
+        _, after = self.module.step(self.x()[:, 0], state)   # type: ignore[operator]
+        _same_kind(after, state, "the state that step() returns")
         other = self.state(B=self.B + 1, used=False)
         for name, a, b in zip(state._fields, state, other, strict=True):
             if a.ndim < 1 or a.shape[0] != self.B or b.shape[0] != self.B + 1 or a.shape[1:] != b.shape[1:]:
-                raise Broken(f"state.{name} must have the batch as its first axis and nowhere else, got shapes {list(a.shape)} and {list(b.shape)} "
-                             f"for batches of {self.B} and {self.B + 1}")
+                raise Broken(f"state.{name} must have the batch as its first axis and nowhere else, got shapes "
+                             f"{list(a.shape)} and {list(b.shape)} for batches of {self.B} and {self.B + 1}")
 
     def initial_state(self) -> None:
         initial = self.module.initial_state
         a, b = self.state(used=False), self.state(used=False)
         for name, s, t in zip(a._fields, a, b, strict=True):
             if not torch.equal(s, t):
-                raise Broken(f"state.{name} differs between two generators of the same seed; draw from `generator` only")
+                raise Broken(f"state.{name} differs for two generators of the same seed; draw from `generator` only")
             if s.device != self.device:
                 raise Broken(f"state.{name} must be on the module's device {self.device} by default, got {s.device}")
         before = torch.get_rng_state()
@@ -243,8 +253,8 @@ class _Suite:
             raise Broken("initial_state(generator=...) draws from torch's global generator too")
         for dtype in (torch.float32, torch.float64):
             for name, s in zip(a._fields, initial(self.B, dtype=dtype), strict=True):   # type: ignore[operator]
-                wide = {torch.float32: torch.complex64, torch.float64: torch.complex128}[dtype] if s.is_complex() else dtype
-                if (s.is_floating_point() or s.is_complex()) and s.dtype != wide:
+                wide = dtype.to_complex() if s.is_complex() else dtype
+                if _real(s) and s.dtype != wide:
                     raise Broken(f"state.{name} must be {wide} for initial_state(dtype={dtype}), got {s.dtype}")
         for name, s in zip(a._fields, initial(self.B, device="meta"), strict=True):   # type: ignore[operator]
             if s.device.type != "meta":
@@ -290,7 +300,8 @@ class _Suite:
         x, state, T = self.x(), self.state(), self.T
         for what, reset in (("without resets", None), ("with resets", self.resets())):
             want, want_state = self.run(x, state, reset)
-            for name, cuts in (("two parts", [T // 2]), ("three parts", [1, T - 3]), ("single steps", list(range(1, T)))):
+            ways = {"two parts": [T // 2], "three parts": [1, T - 3], "single steps": list(range(1, T))}
+            for name, cuts in ways.items():
                 got, got_state = self.pieces(x, state, reset, cuts)
                 self.same(got, want, f"y in {name} {what}")
                 self.same_state(got_state, want_state, f"{name} {what}")
@@ -330,7 +341,8 @@ class _Suite:
                 opens = torch.zeros(1, end - start, dtype=torch.bool, device=self.device)
                 opens[0, 0] = reset[b, start]
                 y, alone = self.run(x[row, start:end], alone, opens)
-                self.same(got[row, start:end], y, f"y of row {b}, steps {start} to {end - 1}, against that episode alone")
+                what = f"y of row {b}, steps {start} to {end - 1}, against that episode alone"
+                self.same(got[row, start:end], y, what)
             self.same_state(states.index(got_state, row), alone, f"row {b}, against its last episode alone")
 
     def reset_forgets(self) -> None:
@@ -346,8 +358,8 @@ class _Suite:
         self.same(inside[1], inside[0], "y after a reset at step 3, for two different inputs before it")
         fresh, fresh_state = self.run(x, start)
         got, got_state = self.run(x, start, opens)
-        counters = [(a, b) for a, b in zip(got_state, fresh_state, strict=True) if not (a.is_floating_point() or a.is_complex())]
-        if all(torch.equal(a, b) for a, b in counters):   # else the reset has drawn new randomness, and outputs may differ
+        counters = [(a, b) for a, b in zip(got_state, fresh_state, strict=True) if not _real(a)]
+        if all(torch.equal(a, b) for a, b in counters):   # else the reset has drawn anew, and outputs may differ
             self.same(got, fresh, "y after a reset, against y from initial_state()")
 
     def reset_recovers(self) -> None:
@@ -357,13 +369,14 @@ class _Suite:
             reset[:, at] = True
             want, want_state = self.run(x, start, reset)
             for bad in (float("inf"), float("nan")):
-                broken = states.apply(lambda s, bad=bad: torch.full_like(s, bad) if s.is_floating_point() or s.is_complex() else s, start)   # type: ignore[misc]
+                broken = type(start)(*(torch.full_like(s, bad) if _real(s) else s for s in start))
                 leaf = x.clone().requires_grad_()
                 got, got_state = self.run(leaf, broken, reset)
                 self.same(got[:, at:], want[:, at:], f"y from a reset at step {at} on, after a state of {bad}")
                 self.same_state(got_state, want_state, f"after a state of {bad} and a reset at step {at}")
                 if at == 0:
-                    self.finite(got, [("x", leaf), *self.module.named_parameters()], f"a state of {bad} that a reset at step 0 has dropped")
+                    what = f"a state of {bad} that a reset at step 0 has dropped"
+                    self.finite(got, [("x", leaf), *self.module.named_parameters()], what)
 
     def poison(self) -> None:
         x, state, T = self.x(), self.state(), self.T
@@ -378,7 +391,8 @@ class _Suite:
                 others = [b for b in range(self.B) if b != 1]
                 self.same(got[others], want[others], f"y of the other rows, with an input of {bad} in row 1")
                 self.same(got[1, :3], want[1, :3], f"y before an input of {bad}")
-                self.same(got[1, T // 2 + 1:], want[1, T // 2 + 1:], f"y after the reset that follows an input of {bad}")
+                after = slice(T // 2 + 1, None)
+                self.same(got[1, after], want[1, after], f"y after the reset that follows an input of {bad}")
                 self.same_state(got_state, want_state, f"after a reset that follows an input of {bad}")
 
     def causality(self) -> None:
@@ -387,8 +401,9 @@ class _Suite:
             other, late = x.clone(), reset.clone()
             other[:, t:] = self.x(seed=3)[:, t:]
             late[:, t:] = ~late[:, t:]
-            self.same(self.run(other, state, reset)[0][:, :t], self.run(x, state, reset)[0][:, :t], f"y before step {t}, with other inputs from {t} on")
-            self.same(self.run(x, state, late)[0][:, :t], self.run(x, state, reset)[0][:, :t], f"y before step {t}, with other resets from {t} on")
+            want = self.run(x, state, reset)[0][:, :t]
+            self.same(self.run(other, state, reset)[0][:, :t], want, f"y before step {t}, with other x from {t} on")
+            self.same(self.run(x, state, late)[0][:, :t], want, f"y before step {t}, with other resets from {t} on")
 
     # --- rows
 
@@ -417,11 +432,13 @@ class _Suite:
     def finite(self, y: Tensor, leaves: list[tuple[str, Tensor]], what: str) -> None:
         for name, g in self.gradients(y, leaves, torch.ones_like(y)).items():
             if not bool(torch.isfinite(g).all()):
-                raise Broken(f"the gradient of {name} after {what} has {int((~torch.isfinite(g)).sum())} entries that are inf or nan")
+                count = int((~torch.isfinite(g)).sum())
+                raise Broken(f"the gradient of {name} after {what} has {count} entries that are inf or nan")
 
     def leaves(self, state: Any) -> tuple[Any, list[tuple[str, Tensor]]]:
-        state = states.apply(lambda s: s.detach().clone().requires_grad_() if s.is_floating_point() or s.is_complex() else s, state)
-        return state, [(f"state.{name}", s) for name, s in zip(state._fields, state, strict=True) if s.requires_grad and s.numel()]
+        state = states.apply(lambda s: s.detach().clone().requires_grad_() if _real(s) else s, state)
+        named = zip(state._fields, state, strict=True)
+        return state, [(f"state.{name}", s) for name, s in named if s.requires_grad and s.numel()]
 
     def split_gradients(self) -> None:
         reset, cotangent = self.resets(), torch.randn_like(self.run(self.x())[0])
@@ -432,7 +449,8 @@ class _Suite:
             y, _ = self.pieces(x, state, reset, cuts)
             results.append(self.gradients(y, [("x", x), *leaves, *self.module.named_parameters()], cotangent))
         for name, want in results[0].items():
-            self.same(results[1][name], want, f"gradient of {name} through three parts with the state carried, against the whole")
+            what = f"gradient of {name} through three parts with the state carried, against the whole"
+            self.same(results[1][name], want, what)
 
     def reset_gradients(self) -> None:
         t = self.T // 2
@@ -444,7 +462,8 @@ class _Suite:
         for name, g in self.gradients(y[:, t:], [("x", x), *leaves], torch.ones_like(y[:, t:])).items():
             before = g[:, :t] if name == "x" else g
             if bool((before != 0).any()):
-                raise Broken(f"y from step {t} on has a gradient of up to {before.abs().max().item():.2g} in {name} before the reset at step {t}")
+                raise Broken(f"y from step {t} on has a gradient of up to {before.abs().max().item():.2g} in {name} "
+                             f"before the reset at step {t}")
 
     def long_gradients(self) -> None:
         x = self.x(B=2, T=self.long_T).requires_grad_()
@@ -469,7 +488,8 @@ class _Suite:
             return
         near = (a[:, 1:] - b[:, 1:]).abs().amax()
         if not float(near) > 1e-7 * float(a.abs().max()):
-            raise Broken(f"two sequences that differ in their first input only give the same y afterwards (largest difference {float(near):.2g})")
+            raise Broken("two sequences that differ in their first input only give the same y afterwards "
+                         f"(largest difference {float(near):.2g})")
         if torch.equal(carried[0], carried[1]):
             raise Broken("y does not depend on the state handed in")
 
@@ -516,9 +536,9 @@ class _Suite:
         self.moved(copy.deepcopy(self.module).to("cuda"), self.dtype, torch.device("cuda", torch.cuda.current_device()))
 
     def moved(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-        """A moved copy: same values (to the accuracy of the narrower dtype), results and fresh states in its own dtype and place."""
+        """A moved copy gives the same values (to the narrower dtype's accuracy), in its own dtype and place."""
         x, state, reset = self.x(), self.state(used=False), self.resets()
-        there = states.apply(lambda s: s.to(device, dtype if s.is_floating_point() else None) if not s.is_complex() else s.to(device), state)
+        there = states.apply(lambda s: s.to(device, dtype if s.is_floating_point() else s.dtype), state)
         y, after = self.run(x.to(device, dtype), there, reset.to(device), module)
         if y.dtype != dtype or y.device != device:
             raise Broken(f"y must be {dtype} on {device}, got {y.dtype} on {y.device}")
@@ -526,16 +546,18 @@ class _Suite:
         rtol, atol = self.tolerances.get(self.dtype, TOLERANCES[torch.float32])
         error, limit = (y.to(want) - want).abs().max().item(), 10 * (atol + rtol * want.abs().max().item())
         if not error <= limit:
-            raise Broken(f"y differs by {error:.2g} from the one in {self.dtype} on {self.device} (allowed {limit:.1g})")
+            raise Broken(f"y differs by {error:.2g} from y in {self.dtype} on {self.device} (allowed {limit:.1g})")
         fresh = module.initial_state(self.B)   # type: ignore[operator]
         for name, a, b in zip(fresh._fields, fresh, after, strict=True):
-            if a.device != device or b.device != device or (a.is_floating_point() and a.dtype != torch.promote_types(dtype, torch.float32)):
-                raise Broken(f"state.{name} must be {dtype} on {device}, got {a.dtype} on {a.device} from initial_state() and {b.dtype} on {b.device} "
-                             "from forward()")
+            wide = torch.promote_types(dtype, torch.float32)
+            if a.device != device or b.device != device or (a.is_floating_point() and a.dtype != wide):
+                raise Broken(f"state.{name} must be {wide} on {device}, got {a.dtype} on {a.device} from "
+                             f"initial_state() and {b.dtype} on {b.device} from forward()")
 
 
-def check_spec(spec: str, input_size: int = 8, output_size: int = 6, options: Mapping[str, Any] | None = None, **settings: Any) -> Report:
-    """`check_memory` on what "package.module:Class" (or a name of `hm.list_memories()`) builds; a report, also of failures.
+def check_spec(spec: str, input_size: int = 8, output_size: int = 6, options: Mapping[str, Any] | None = None,
+               **settings: Any) -> Report:
+    """`check_memory` on what "package.module:Class" (or a name of `hm.list_memories()`) builds, as a report.
 
     `options` are keywords for the class or function; `settings` are those of `check_memory`.
     """
@@ -547,12 +569,13 @@ def check_spec(spec: str, input_size: int = 8, output_size: int = 6, options: Ma
 
 
 def resolve(spec: str, input_size: int = 8, output_size: int = 6, **options: Any) -> nn.Module:
-    """The module that `spec` names: an instance as it is, a class or function called with input_size=, output_size= and `options`."""
+    """The module that `spec` names: an instance, or what a class or function builds from the sizes and options."""
     if spec in list_memories():
         return make_memory(spec, input_size, output_size, **options)
     where, _, attribute = spec.partition(":")
     if not where or not attribute:
-        raise ValueError(f"memory {spec!r} must be written package.module:Class, or be one of {', '.join(list_memories())}")
+        known = ", ".join(list_memories())
+        raise ValueError(f"memory {spec!r} must be written package.module:Class, or be one of {known}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())   # a console script does not look in the present folder by itself
     try:
@@ -572,7 +595,8 @@ def resolve(spec: str, input_size: int = 8, output_size: int = 6, **options: Any
     try:
         inspect.signature(found).bind(input_size=input_size, output_size=output_size, **options)
     except TypeError as error:
-        raise ValueError(f"{spec!r} cannot be built with input_size, output_size and options {options}: {error}") from error
+        raise ValueError(f"{spec!r} cannot be built with input_size, output_size and options {options}: "
+                         f"{error}") from error
     module = found(input_size=input_size, output_size=output_size, **options)
     if not isinstance(module, nn.Module):
         raise ValueError(f"{spec!r} must build a torch.nn.Module, got {type(module).__name__}")
@@ -603,7 +627,13 @@ def _same_kind(got: Any, want: Any, what: str) -> None:
         raise Broken(f"{what} must be a {type(want).__name__} like initial_state()'s, got {type(got).__name__}")
     for name, a, b in zip(want._fields, got, want, strict=True):
         if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
-            raise Broken(f"{what} must keep state.{name} as {list(b.shape)} {b.dtype} on {b.device}, got {list(a.shape)} {a.dtype} on {a.device}")
+            raise Broken(f"{what} must keep state.{name} as {list(b.shape)} {b.dtype} on {b.device}, "
+                         f"got {list(a.shape)} {a.dtype} on {a.device}")
+
+
+def _real(x: Tensor) -> bool:
+    """Whether it holds numbers rather than counters or flags."""
+    return x.is_floating_point() or x.is_complex()
 
 
 def _brief(x: Tensor) -> str:

@@ -1,8 +1,9 @@
-"""Golden files: inputs, outputs and gradients recorded from published implementations, compared with ours on every backend.
+"""Golden files: inputs, outputs and gradients of published implementations, compared with ours on every backend.
 
-A file is a `.npz` whose `meta` entry is JSON naming its model. Model files hold weights `w.*`, input `x`, `reset`, `state0.*`, and what came
-out: `y`, `states.*` after every step, `state1.*` after the last, and the gradients `g.*` of sum(y * cot). Files of the models `shm_core`
-and `hmf_core` hold arguments and results of the kernels `shm` and `hadamard`. What a file does not hold is not compared.
+A file is a `.npz` whose `meta` entry is JSON naming its model. Model files hold weights `w.*`, input `x`, `reset`,
+`state0.*`, and what came out: `y`, `states.*` after every step, `state1.*` after the last, and the gradients `g.*` of
+sum(y * cot). Files of the models `shm_core` and `hmf_core` hold arguments and results of the kernels `shm` and
+`hadamard`. What a file does not hold is not compared.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class FileResult:
 
 def check_golden(directory: str | Path, models: Iterable[str] | None = None, *, backends: Iterable[str] | None = None,
                  report: Callable[[FileResult], None] | None = None) -> list[FileResult]:
-    """Check every golden file of a folder (only those of `models`, if given), handing each result to `report` as it comes.
+    """Check every golden file of a folder (only those of `models`, if given); `report` gets each result as it comes.
 
     `backends` limits those tried, of `hm.kernels.backends()`. A model that is not implemented is a failure.
     """
@@ -116,7 +117,8 @@ def check_golden(directory: str | Path, models: Iterable[str] | None = None, *, 
     return results
 
 
-def check_file(path: str | Path, *, backends: Iterable[str] | None = None, dtypes: Iterable[torch.dtype] = DTYPES) -> FileResult:
+def check_file(path: str | Path, *, backends: Iterable[str] | None = None,
+               dtypes: Iterable[torch.dtype] = DTYPES) -> FileResult:
     """Compare one golden file with ours, on every usable backend and in every dtype."""
     path = Path(path)
     result = FileResult(path.stem)
@@ -132,7 +134,8 @@ def check_file(path: str | Path, *, backends: Iterable[str] | None = None, dtype
         return result
     check = {"shm_core": _check_shm, "hmf_core": _check_hadamard}.get(result.model, _check_model)
     if check is _check_model and result.model not in reference.MODELS:
-        result.failure = f"unknown model {result.model!r}; implemented: {', '.join((*reference.MODELS, 'shm_core', 'hmf_core'))}"
+        known = ", ".join((*reference.MODELS, "shm_core", "hmf_core"))
+        result.failure = f"unknown model {result.model!r}; implemented: {known}"
         return result
     try:
         for backend, device in _places(result.model, None if backends is None else list(backends)):
@@ -167,7 +170,10 @@ def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def relative_error(got: Tensor, want: np.ndarray) -> float:
-    """Largest absolute difference over the largest absolute entry of `want` (over 1 where that is 0); inf for shapes or values that cannot match."""
+    """Largest absolute difference over the largest absolute entry of `want` (over 1 where that is 0).
+
+    Infinite where shapes differ or a value is not finite.
+    """
     wide = torch.complex128 if got.is_complex() or np.iscomplexobj(want) else torch.float64
     a, b = got.detach().cpu().to(wide), torch.as_tensor(np.array(want)).to(wide)
     if a.shape != b.shape:
@@ -186,7 +192,7 @@ def _model_of(path: Path) -> str | None:
 
 
 def _places(model: str, only: list[str] | None) -> list[tuple[str, str]]:
-    """(backend, device) pairs to check on: all that are usable here, or the one way of a memory that uses no kernel of ours."""
+    """(backend, device) pairs to check on: all usable here, or the one way of a memory without kernels of ours."""
     cuda = torch.cuda.is_available()
     if model in reference.MODELS and not _has_backends(model):
         return [("torch", "cpu"), *([("torch", "cuda")] if cuda else [])]
@@ -196,7 +202,8 @@ def _places(model: str, only: list[str] | None) -> list[tuple[str, str]]:
     if only is not None:
         unknown = sorted(set(only) - {b for b, _ in places})
         if unknown:
-            raise ValueError(f"backend {', '.join(unknown)} is not usable here; choose from {', '.join(kernels.backends(op))}")
+            known = ", ".join(kernels.backends(op))
+            raise ValueError(f"backend {', '.join(unknown)} is not usable here; choose from {known}")
         places = [(b, d) for b, d in places if b in only]
     return places
 
@@ -205,10 +212,12 @@ def _has_backends(model: str) -> bool:
     return "backend" in inspect.signature(reference.MODELS[model].kind).parameters
 
 
+Data = Mapping[str, np.ndarray]
 Compared = Iterator[tuple[str, Tensor]]   # (key of the file, what we got)
+Choice = Mapping[str, Tensor]             # what a record fixed beyond the inputs, as keywords of forward()
 
 
-def _inputs(data: Mapping[str, np.ndarray], names: Iterable[str], device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+def _inputs(data: Data, names: Iterable[str], device: str, dtype: torch.dtype) -> dict[str, Tensor]:
     return {name: _input(data[name], device, dtype).requires_grad_() for name in names if name in data}
 
 
@@ -218,11 +227,11 @@ def _input(x: np.ndarray, device: str, dtype: torch.dtype) -> Tensor:
     return torch.tensor(x, device=device, dtype=torch.bool if x.dtype == np.bool_ else dtype)
 
 
-def _reset(data: Mapping[str, np.ndarray], device: str) -> Tensor | None:
+def _reset(data: Data, device: str) -> Tensor | None:
     return torch.tensor(data["reset"], device=device) if "reset" in data else None
 
 
-def _check_shm(data: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: str, device: str, dtype: torch.dtype) -> Compared:
+def _check_shm(data: Data, meta: Mapping[str, Any], backend: str, device: str, dtype: torch.dtype) -> Compared:
     args: dict[str, Any] = _inputs(data, ("theta", "vc", "v", "k", "q", "M0"), device, dtype)
     h, M = kernels.shm(**args, reset=_reset(data, device), clip=meta.get("clip"), backend=backend)
     loss = (h * _input(data["cot_h"], device, dtype)).sum() + (M * _input(data["cot_MT"], device, dtype)).sum()
@@ -232,7 +241,7 @@ def _check_shm(data: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend:
     yield from _gradients(data, args)
 
 
-def _check_hadamard(data: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: str, device: str, dtype: torch.dtype) -> Compared:
+def _check_hadamard(data: Data, meta: Mapping[str, Any], backend: str, device: str, dtype: torch.dtype) -> Compared:
     args = _inputs(data, ("C", "U", "q", "M0"), device, dtype)
     reset = _reset(data, device)
     M = kernels.hadamard(args["C"], args["U"], None, args.get("M0"), reset, backend)
@@ -244,13 +253,13 @@ def _check_hadamard(data: Mapping[str, np.ndarray], meta: Mapping[str, Any], bac
     yield from _gradients(data, args)
 
 
-def _gradients(data: Mapping[str, np.ndarray], args: Mapping[str, Tensor]) -> Compared:
+def _gradients(data: Data, args: Mapping[str, Tensor]) -> Compared:
     for name, x in args.items():
         if f"g.{name}" in data:
             yield f"g.{name}", torch.zeros_like(x) if x.grad is None else x.grad
 
 
-def _check_model(data: Mapping[str, np.ndarray], meta: Mapping[str, Any], backend: str, device: str, dtype: torch.dtype) -> Compared:
+def _check_model(data: Data, meta: Mapping[str, Any], backend: str, device: str, dtype: torch.dtype) -> Compared:
     weights = {key[2:]: _input(x, device, dtype) for key, x in data.items() if key.startswith("w.")}
     memory = reference.load(meta["model"], weights, meta.get("hparams"))
     if backend != "torch":
@@ -279,18 +288,19 @@ def _check_model(data: Mapping[str, np.ndarray], meta: Mapping[str, Any], backen
 
 
 @torch.no_grad()
-def _steps(memory: Memory, x: Tensor, state: Any, reset: Tensor | None, choice: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+def _steps(memory: Memory, x: Tensor, state: Any, reset: Tensor | None,
+           choice: Choice) -> tuple[Tensor, dict[str, Tensor]]:
     ys, kept = [], []
     for t in range(x.shape[1]):
         now = slice(t, t + 1)
-        y, state = memory(x[:, now], state, None if reset is None else reset[:, now], **{name: c[:, now] for name, c in choice.items()})
+        chosen = {name: c[:, now] for name, c in choice.items()}
+        y, state = memory(x[:, now], state, None if reset is None else reset[:, now], **chosen)
         ys.append(y[:, 0])
         kept.append({name: torch.as_tensor(a) for name, a in reference.arrays(memory, state).items()})
     return torch.stack(ys, dim=1), {name: torch.stack([s[name] for s in kept], dim=1) for name in kept[0]}
 
 
-def _check_steps(data: Mapping[str, np.ndarray], memory: Memory, x: Tensor, state: Any, reset: Tensor | None,
-                 choice: Mapping[str, Tensor]) -> Compared:
+def _check_steps(data: Data, memory: Memory, x: Tensor, state: Any, reset: Tensor | None, choice: Choice) -> Compared:
     y, states = _steps(memory, x, state, reset, choice)
     yield "y (steps)", y
     for name, array in states.items():

@@ -1,13 +1,14 @@
 """M_t = M_{t-1} ⊙ C_t + U_t for CPUs (numba), cell by cell: every tensor is read once and written once.
 
-Saves: the passes of `scan` over C, U and M, and the graph of T small steps of `reference`. Memory traffic is all that is left, so
-two threads nearly reach what the machine can do. Loses: where C and U are built from vectors, for `shm` never forms them at all;
-there is no second derivative.
+Saves: the passes of `scan` over C, U and M, and the graph of T small steps of `reference`; memory traffic is left.
+Loses: where C and U are built from vectors, for `shm` never forms them at all; no second derivative.
 
 Results do not depend on the number of threads, nor on what else is in the batch: no cell meets another.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ u = np.uintp   # an unsigned index: numba then omits the test for a negative one
 @jit(fastmath={"contract", "nsz"})   # no `nnan`, no `ninf`: nan and inf must come out as such
 def _forward(C, U, M0, reset, M, first, last):
     """C, U, M [B, T, N]; M0 [B, N] or [0, 0]; reset [B, T] or [0, 0]. A unit is a span of cells of one batch row."""
-    B, T, N = U.shape
+    _, T, N = U.shape
     spans = (N + SPAN - 1) // SPAN
     for unit in range(first, last):
         b, j0 = unit // spans, unit % spans * SPAN
@@ -43,8 +44,8 @@ def _forward(C, U, M0, reset, M, first, last):
 
 @jit(fastmath={"contract", "nsz"})
 def _backward(C, M0, reset, M, dM, dC, dU, dM0, first, last):
-    """dU_t = dM_t + C_{t+1} ⊙ dU_{t+1} and dC_t = dU_t ⊙ M_{t-1}, both cut where an episode begins; dM0 may be [0, 0]."""
-    B, T, N = C.shape
+    """dU_t = dM_t + C_{t+1} ⊙ dU_{t+1} and dC_t = dU_t ⊙ M_{t-1}, cut where an episode begins; dM0 may be [0, 0]."""
+    _, T, N = C.shape
     zero = C.dtype.type(0)
     spans = (N + SPAN - 1) // SPAN
     for unit in range(first, last):
@@ -56,7 +57,8 @@ def _backward(C, M0, reset, M, dM, dC, dU, dM0, first, last):
                     dU[b, t, u(j0 + j)] = dM[b, t, u(j0 + j)]
             else:
                 for j in range(width):
-                    dU[b, t, u(j0 + j)] = dM[b, t, u(j0 + j)] + C[b, u(t + 1), u(j0 + j)] * dU[b, u(t + 1), u(j0 + j)]
+                    later = C[b, u(t + 1), u(j0 + j)] * dU[b, u(t + 1), u(j0 + j)]
+                    dU[b, t, u(j0 + j)] = dM[b, t, u(j0 + j)] + later
             fresh = (t == 0 and M0.size == 0) or (reset.size > 0 and reset[b, t])
             if fresh:   # the memory before was a 0 put in its place
                 for j in range(width):
@@ -95,15 +97,15 @@ def backward(C: Tensor, M0: Tensor | None, reset: Tensor | None, M: Tensor, dM: 
     return dC, dU, M.new_empty(0) if dM0 is None else dM0
 
 
-def _cells(x: Tensor):
+def _cells(x: Tensor) -> Any:
     return array(x).reshape(x.shape[0], x.shape[1], -1)
 
 
-def _state(x: Tensor | None, like: Tensor):
+def _state(x: Tensor | None, like: Tensor) -> Any:
     return array(like.new_empty(0, 0)) if x is None else array(x).reshape(x.shape[0], -1)
 
 
-def _flags(reset: Tensor | None):
+def _flags(reset: Tensor | None) -> Any:
     return array(torch.empty(0, 0, dtype=torch.bool) if reset is None else reset)
 
 

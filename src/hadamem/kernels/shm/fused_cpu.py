@@ -1,15 +1,17 @@
-"""SHM's recurrence fused for CPUs (numba): C_t and U_t exist for two rows of one chunk of steps, in the cache, and never in memory.
+"""SHM's recurrence fused for CPUs (numba): C_t and U_t exist for two rows and one chunk of steps, in the cache, only.
 
-Saves: the [B, T, V, K] tensors of `scan` and `reference`, and most of their time: a cell is read, multiplied, added and summed up
-in one vectorised pass. The backward keeps the memory at every `interval`-th step and computes what is between anew.
-Loses: compiling costs a few seconds once per machine (then cached on disk); very small problems are dominated by call overhead;
-there is no second derivative; steps run one after another, so a single short row (B = 1, V <= 32) keeps one core busy only.
+Saves: the [B, T, V, K] tensors of `scan` and `reference`, and most of their time: a cell is multiplied, added to and
+summed up in one vectorised pass. The backward starts from the memory kept at every `interval`-th step and computes the
+rest anew. Loses: compiling takes some seconds, once per machine where a cache can be written; tiny problems are
+dominated by the call; steps run one after another, so a single narrow memory (B = 1, V <= 32) keeps one core busy; no
+second derivative.
 
-Results do not depend on the number of threads, nor on what else is in the batch: the order of every sum is fixed by V and K alone.
+Results do not depend on the number of threads, nor on what else is in the batch: V and K alone fix the order of sums.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -34,60 +36,73 @@ u = np.uintp   # an unsigned index: numba then omits the test for a negative one
 
 def interval(T: int) -> int:
     """Steps between two checkpoints of the memory."""
-    return 16
+    return 32
 
 
-# ---- C = scale * sigmoid(gain * z) ---------------------------------------------------------------------------------
+# ---- C = scale * sigmoid(gain * z) -----------------------------------------------------------------------------------
 
-# 2^f = 1 + f (c1 + f (c2 + ...)) on [-1/2, 1/2]: minimax fits of the relative error with the value at 0 held (so z = 0 gives
-# C = scale / 2 exactly). Five terms: 1.1e-7 (rounded to float32), at most 5e-8 in C; eleven terms: 1.8e-17.
-_E32 = tuple(np.float32(c) for c in (
-    0.6931469775951143, 0.24022242077091435, 0.055507337444780314, 0.009671513183102396, 0.0013264728768937798))
-_E64 = (0.69314718055994569675, 0.24022650695910098007, 0.055504108664790394552, 0.0096181291076070023796,
-        0.0013333558153439964747, 0.0001540353044157213033, 0.000015252727385193868197, 1.3215442675329822143e-6,
-        1.0180647659234138888e-7, 7.0725704128144235096e-9, 4.078071929588336665e-10)
-_ROUND32 = np.float32(1.5 * 2 ** 23 + 127)   # adding it rounds to an integer n and leaves n + 127, the exponent of 2^n, in the low bits
-_ROUND64 = np.float64(1.5 * 2 ** 52 + 1023)
-_MAX32, _MAX64 = np.float32(126), np.float64(1022)   # beyond, 2^n is no normal number, and C long 0 or `scale`
+# 2^f = 1 + f (c1 + f (c2 + ...)) on [-1/2, 1/2]: minimax fits of the relative error (Lawson's and Remez' iterations),
+# the value at 0 held so that z = 0 gives C = scale / 2 exactly. Five terms: 1.1e-7 once rounded to float32, at most
+# 6e-8 in C; eleven terms: 1.8e-17.
+EXP2 = {
+    np.float32: (0.6931469775951143, 0.24022242077091435, 0.055507337444780314, 0.009671513183102396,
+                 0.0013264728768937798),
+    np.float64: (0.69314718055994569675, 0.24022650695910098007, 0.055504108664790394552, 0.0096181291076070023796,
+                 0.0013333558153439964747, 0.0001540353044157213033, 0.000015252727385193868197,
+                 1.3215442675329822143e-6, 1.0180647659234138888e-7, 7.0725704128144235096e-9,
+                 4.078071929588336665e-10),
+}
+# Adding this rounds to an integer n and leaves n plus the exponent's bias in the low bits; beyond the limit 2^n is no
+# normal number, and C long `scale` or as good as 0.
+ROUNDER = {np.float32: 1.5 * 2 ** 23 + 127, np.float64: 1.5 * 2 ** 52 + 1023}
+LIMIT = {np.float32: 126, np.float64: 1022}
 
 
-def _squash(y: Any, scale: Any) -> Any:
-    """scale / (1 + 2^y); nan for nan."""
-    return scale / (1 + 2 ** y)
+def _curve(calibration: str, number: Any) -> tuple[Any, ...] | None:
+    """What `_squash` needs, in the dtype `number`; None for C = 1. Arguments stay in registers, constants would not."""
+    if calibration == "none":
+        return None
+    return tuple(number(x) for x in (FORMS[calibration][0], 1, LIMIT[number], ROUNDER[number], *EXP2[number]))
 
 
-@overload(_squash, jit_options={"fastmath": {"contract", "nsz"}, "error_model": "numpy"}, inline="never")   # `reassoc` would undo the rounding
-def _squash_typed(y, scale):
+def _squash(y: Any, curve: tuple[Any, ...]) -> Any:
+    """scale / (1 + 2^y), which is C for y = -log2(e) gain z; nan for nan."""
+    return curve[0] / (1 + 2 ** y)
+
+
+@overload(_squash, jit_options={"fastmath": {"contract", "nsz"}, "error_model": "numpy"})   # `reassoc` undoes rounding
+def _squash_compiled(y, curve):
     if y == types.float32:
-        def squash(y, scale):
-            y = -_MAX32 if y < -_MAX32 else y   # written so that nan stays
-            y = _MAX32 if y > _MAX32 else y
-            t = y + _ROUND32
-            f = y - (t - _ROUND32)
-            p = _E32[0] + f * (_E32[1] + f * (_E32[2] + f * (_E32[3] + f * _E32[4])))
+        def squash(y, curve):
+            scale, one, limit, rounder, c1, c2, c3, c4, c5 = curve
+            y = -limit if y < -limit else y   # written so that nan stays
+            y = limit if y > limit else y
+            t = y + rounder
+            f = y - (t - rounder)
+            p = one + f * (c1 + f * (c2 + f * (c3 + f * (c4 + f * c5))))
             power = np.int32(np.float32(t).view(np.int32) << 23).view(np.float32)
-            return scale / (np.float32(1) + (np.float32(1) + f * p) * power)
+            return scale / (one + p * power)
     else:
-        def squash(y, scale):
-            y = -_MAX64 if y < -_MAX64 else y
-            y = _MAX64 if y > _MAX64 else y
-            t = y + _ROUND64
-            f = y - (t - _ROUND64)
-            p = _E64[10]
-            for i in range(9, -1, -1):
-                p = p * f + _E64[i]
+        def squash(y, curve):
+            scale, one, limit, rounder, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = curve
+            y = -limit if y < -limit else y
+            y = limit if y > limit else y
+            t = y + rounder
+            f = y - (t - rounder)
+            p = c6 + f * (c7 + f * (c8 + f * (c9 + f * (c10 + f * c11))))
+            p = one + f * (c1 + f * (c2 + f * (c3 + f * (c4 + f * (c5 + f * p)))))
             power = np.int64(np.float64(t).view(np.int64) << 52).view(np.float64)
-            return scale / (1.0 + (1.0 + f * p) * power)
+            return scale / (one + p * power)
     return squash
 
 
 # ---- moving rows between tensors and scratch -------------------------------------------------------------------------
 
-# `x` is scratch: one flat array in which everything a loop touches lies a constant number of columns apart, so that the compiler
-# knows that nothing overlaps. Rows in it are padded with zeros, or with copies of their first column: a pad then never is nan or
-# inf unless a real column is, and as its q is 0, it adds nothing to a sum.
+# `x` is scratch: one flat array in which all that a loop touches lies a constant number of columns apart, so that the
+# compiler knows that nothing overlaps. Rows in it are padded with zeros, or with copies of their first column: a pad
+# then is nan or inf only if a real column is, and as its q is 0, it adds nothing to a sum.
 
-@jit()
+@jit(inline="always")
 def _load(x, at, source, b, r, j0, width, n, repeat):
     for j in range(width):
         x[u(at + j)] = source[b, r, u(j0 + j)]
@@ -96,7 +111,7 @@ def _load(x, at, source, b, r, j0, width, n, repeat):
         x[u(at + j)] = pad
 
 
-@jit()
+@jit(inline="always")
 def _store(x, at, target, b, r, j0, width, new):
     if new:
         for j in range(width):
@@ -112,7 +127,7 @@ def _copy(x, at, to, n):
         x[u(to + j)] = x[u(at + j)]
 
 
-@jit()
+@jit(inline="always")
 def _zero(x, at, n):
     for j in range(n):
         x[u(at + j)] = x.dtype.type(0)
@@ -120,17 +135,17 @@ def _zero(x, at, n):
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
-# In all kernels: scale is None if C = 1 (calibration "none"), clip is None if there is no limit (numba compiles a version for each);
-# an empty reset, M0 or checkpoints means that there is none.
+# In all kernels: curve is None if C = 1 (calibration "none"), clip is None if there is no limit (numba compiles a
+# version for each); an empty reset, M0 or checkpoints means that there is none.
 
 VC, KEY, Q = 0, W, 2 * W   # offsets in a step's record of columns
 STEP = 3 * W
 ROWS = 2 * W               # the records come after two rows of M
 
 
-@jit(fastmath=FAST)
-def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, scale, clip, h):
-    """Take rows i and (if `two`) i + 1 of the memory through `steps` steps, and add what is read in these columns to h."""
+@jit(inline="always")
+def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, curve, clip, h):
+    """Take rows i and (if `two`) i + 1 of the memory through `steps` steps, adding what these columns read to h."""
     zero = x.dtype.type(0)
     for s in range(steps):
         t = t0 + s
@@ -139,7 +154,7 @@ def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, scal
         v0 = v[b, t, i]
         v1 = v[b, t, i + 1] if two else zero
         a0 = a1 = zero
-        if scale is not None:
+        if curve is not None:
             a0 = theta[b, t, i] * rate
             a1 = theta[b, t, i + 1] * rate if two else zero
         at = ROWS + STEP * s
@@ -149,10 +164,10 @@ def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, scal
             q_j = x[u(at + Q + j)]
             p0 = x[u(j)]
             p1 = x[u(W + j)]
-            if scale is not None:
+            if curve is not None:
                 vc_j = x[u(at + VC + j)]
-                p0 *= _squash(a0 * vc_j, scale)         # eq. 14
-                p1 *= _squash(a1 * vc_j, scale)
+                p0 *= _squash(a0 * vc_j, curve)         # eq. 14
+                p1 *= _squash(a1 * vc_j, curve)
             p0 += v0 * k_j                              # eqs. 8, 9
             p1 += v1 * k_j
             if clip is not None:
@@ -169,10 +184,10 @@ def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, scal
             h[b, t, i + 1] = h1 if first_tile else h[b, t, i + 1] + h1
 
 
-@jit()
-def _forward(theta, vc, v, k, q, M0, reset, rate, scale, clip, S, h, M, checkpoints, x, first, last):
+@jit(fastmath=FAST)
+def _forward(theta, vc, v, k, q, M0, reset, rate, curve, clip, S, h, M, checkpoints, x, first, last):
     """Run the units first..last; a unit is a band of rows of one batch row."""
-    B, T, V = v.shape
+    _, T, V = v.shape
     K = k.shape[2]
     bands, chunks = (V + BAND - 1) // BAND, (T + S - 1) // S
     for unit in range(first, last):
@@ -185,13 +200,14 @@ def _forward(theta, vc, v, k, q, M0, reset, rate, scale, clip, S, h, M, checkpoi
                 n = (width + LANES - 1) // LANES * LANES
                 for s in range(steps):
                     at = ROWS + STEP * s
-                    if scale is not None:
+                    if curve is not None:
                         _load(x, at + VC, vc, b, t0 + s, j0, width, n, True)
                     _load(x, at + KEY, k, b, t0 + s, j0, width, n, True)
                     _load(x, at + Q, q, b, t0 + s, j0, width, n, False)
                 for i in range(band * BAND, i_end, 2):
                     two = i + 1 < i_end
-                    _zero(x, 0, W + n)
+                    if not two or (t0 == 0 and M0.size == 0):
+                        _zero(x, 0, W + n)
                     for r in range(1 + two):
                         if t0 > 0:
                             _load(x, r * W, M, b, i + r, j0, width, n, False)
@@ -199,7 +215,7 @@ def _forward(theta, vc, v, k, q, M0, reset, rate, scale, clip, S, h, M, checkpoi
                             _load(x, r * W, M0, b, i + r, j0, width, n, False)
                         if checkpoints.size > 0:
                             _store(x, r * W, checkpoints, b * chunks + t0 // S, i + r, j0, width, True)
-                    _advance(x, n, b, i, two, t0, steps, j0 == 0, theta, v, reset, rate, scale, clip, h)
+                    _advance(x, n, b, i, two, t0, steps, j0 == 0, theta, v, reset, rate, curve, clip, h)
                     for r in range(1 + two):
                         _store(x, r * W, M, b, i + r, j0, width, True)
 
@@ -217,7 +233,7 @@ RECORD = 16 * W + 48   # not a power of two: records must not fall on the same c
 
 
 @jit(fastmath=FAST)
-def _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, scale, clip):
+def _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, curve, clip):
     """Run the chunk's forward once more, keeping every step's C and memory."""
     zero = x.dtype.type(0)
     for s in range(steps):
@@ -229,17 +245,17 @@ def _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, scale, clip):
         v0 = v[b, t, i]
         v1 = v[b, t, i + 1] if two else zero
         a0 = a1 = zero
-        if scale is not None:
+        if curve is not None:
             a0 = theta[b, t, i] * rate
             a1 = theta[b, t, i + 1] * rate if two else zero
         for j in range(n):
             k_j = x[u(at + KEY + j)]
             p0 = x[u(at + OLD + j)]
             p1 = x[u(at + OLD + W + j)]
-            if scale is not None:
+            if curve is not None:
                 vc_j = x[u(at + VC + j)]
-                c0 = _squash(a0 * vc_j, scale)
-                c1 = _squash(a1 * vc_j, scale)
+                c0 = _squash(a0 * vc_j, curve)
+                c1 = _squash(a1 * vc_j, curve)
                 x[u(at + C + j)] = c0
                 x[u(at + C + W + j)] = c1
                 p0 *= c0
@@ -258,8 +274,8 @@ def _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, scale, clip):
 
 
 @jit(fastmath=FAST)
-def _reverse(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, dh, gain, scale, clip, dtheta, dv):
-    """Go back through the chunk: A from behind its last step to before its first, adding to the gradients on the way."""
+def _reverse(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, dh, gain, curve, clip, dtheta, dv):
+    """Go back through the chunk: A from after its last step to before its first, adding to the gradients on the way."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
     for s in range(steps - 1, -1, -1):
         t = t0 + s
@@ -268,15 +284,17 @@ def _reverse(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, dh, gain, 
         v1 = v[b, t, i + 1] if two else zero
         g1 = dh[b, t, i + 1] if two else zero
         a0 = a1 = inverse = zero
-        if scale is not None:
+        if curve is not None:
             a0 = theta[b, t, i] * gain
             a1 = theta[b, t, i + 1] * gain if two else zero
-            inverse = one / scale
+            inverse = one / curve[0]
         dv0 = dv1 = dtheta0 = dtheta1 = zero
         for j in range(n):
             k_j = x[u(at + KEY + j)]
             q_j = x[u(at + Q + j)]
-            x[u(at + DQ + j)] += g0 * x[u(at + RECORD + OLD + j)] + g1 * x[u(at + RECORD + OLD + W + j)]
+            m0 = x[u(at + RECORD + OLD + j)]
+            m1 = x[u(at + RECORD + OLD + W + j)]
+            x[u(at + DQ + j)] += g0 * m0 + g1 * m1
             d0 = x[u(at + RECORD + A + j)] + g0 * q_j
             d1 = x[u(at + RECORD + A + W + j)] + g1 * q_j
             if clip is not None:
@@ -285,7 +303,7 @@ def _reverse(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, dh, gain, 
             x[u(at + DKEY + j)] += v0 * d0 + v1 * d1
             dv0 += d0 * k_j
             dv1 += d1 * k_j
-            if scale is not None:
+            if curve is not None:
                 vc_j = x[u(at + VC + j)]
                 c0 = x[u(at + C + j)]
                 c1 = x[u(at + C + W + j)]
@@ -301,20 +319,21 @@ def _reverse(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, dh, gain, 
         dv[b, t, i] = dv0 if first_tile else dv[b, t, i] + dv0
         if two:
             dv[b, t, i + 1] = dv1 if first_tile else dv[b, t, i + 1] + dv1
-        if scale is not None:
-            dtheta[b, t, i] = gain * dtheta0 if first_tile else dtheta[b, t, i] + gain * dtheta0
+        if curve is not None:
+            dtheta[b, t, i] = (zero if first_tile else dtheta[b, t, i]) + gain * dtheta0
             if two:
-                dtheta[b, t, i + 1] = gain * dtheta1 if first_tile else dtheta[b, t, i + 1] + gain * dtheta1
+                dtheta[b, t, i + 1] = (zero if first_tile else dtheta[b, t, i + 1]) + gain * dtheta1
         if reset.size > 0 and reset[b, t]:   # nothing of this episode reaches the one before
             _copy(x, at + LOST, at + OLD, W + n)
             _zero(x, at + A, W + n)
 
 
 @jit()
-def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, scale, clip, S, dM, dtheta, dvc, dv, dk, dq, x, first, last):
+def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, curve, clip, S,
+              dM, dtheta, dvc, dv, dk, dq, x, first, last):
     """Run the units first..last; dM holds dM_T and becomes dM0.
 
-    dvc, dk, dq are [B, T, K] (a unit is a batch row) or [B * bands, T, K] (a unit is a band of one, and the caller sums).
+    dvc, dk, dq are [B, T, K] (a unit is a batch row) or [B * bands, T, K] (a unit is a band; the caller sums).
     """
     B, T, V = v.shape
     K = k.shape[2]
@@ -331,7 +350,7 @@ def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, scale, cli
                 n = (width + LANES - 1) // LANES * LANES
                 for s in range(steps):
                     at = RECORD * s
-                    if scale is not None:
+                    if curve is not None:
                         _load(x, at + VC, vc, b, t0 + s, j0, width, n, True)
                     _load(x, at + KEY, k, b, t0 + s, j0, width, n, True)
                     _load(x, at + Q, q, b, t0 + s, j0, width, n, False)
@@ -346,55 +365,67 @@ def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, scale, cli
                         for r in range(1 + two):
                             _load(x, OLD + r * W, checkpoints, b * chunks + chunk, i + r, j0, width, n, False)
                             _load(x, RECORD * steps + A + r * W, dM, b, i + r, j0, width, n, False)
-                        _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, scale, clip)
-                        _reverse(x, n, b, i, two, t0, steps, j0 == 0, theta, v, reset, dh, gain, scale, clip, dtheta, dv)
+                        _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, curve, clip)
+                        _reverse(x, n, b, i, two, t0, steps, j0 == 0, theta, v, reset, dh, gain, curve, clip,
+                                 dtheta, dv)
                         for r in range(1 + two):
                             _store(x, A + r * W, dM, b, i + r, j0, width, True)
                     for s in range(steps):
                         at = RECORD * s
                         _store(x, at + DKEY, dk, unit, t0 + s, j0, width, band == part)
                         _store(x, at + DQ, dq, unit, t0 + s, j0, width, band == part)
-                        if scale is not None:
+                        if curve is not None:
                             _store(x, at + DVC, dvc, unit, t0 + s, j0, width, band == part)
 
 
 # ---- operator --------------------------------------------------------------------------------------------------------
 
-WHOLE_ROWS = 16   # from this batch size on, the backward gives each thread whole batch rows and needs no partial sums
+WHOLE_ROWS = 8   # from this batch size on, the backward gives each thread whole batch rows and needs no partial sums
 
 
-def _numbers(like: Tensor, clip: float | None, calibration: str) -> tuple[Any, Any, Any, Any]:
-    """rate, gain, scale, clip in the tensors' dtype: C = scale / (1 + 2^(rate z)), or 1 where scale is None."""
-    scale, gain = FORMS[calibration]
-    number = np.float64 if like.dtype == torch.float64 else np.float32
-    return (number(-gain * math.log2(math.e)), number(gain), None if calibration == "none" else number(scale),
-            None if clip is None else number(clip))
+@functools.cache
+def _numbers(dtype: torch.dtype, clip: float | None, calibration: str) -> tuple[Any, Any, Any, Any]:
+    """rate, gain, curve, clip as the kernels take them: C = squash(rate z, curve)."""
+    gain = FORMS[calibration][1]
+    number = np.float64 if dtype == torch.float64 else np.float32
+    limit = None if clip is None else number(clip)
+    return number(-gain * math.log2(math.e)), number(gain), _curve(calibration, number), limit
 
 
-def _or_empty(x: Tensor | None, like: Tensor, ndim: int) -> Any:
-    return array(like.new_empty([0] * ndim) if x is None else x)
+def _or_empty(x: Tensor | None, like: Tensor) -> Any:
+    return array(like.new_empty(0, 0, 0) if x is None else x)
 
 
-def forward(theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: Tensor, M0: Tensor | None, reset: Tensor | None,
-            clip: float | None, calibration: str, save: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _flags(reset: Tensor | None) -> Any:
+    return array(torch.empty(0, 0, dtype=torch.bool) if reset is None else reset)
+
+
+def forward(
+    theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: Tensor, M0: Tensor | None, reset: Tensor | None,
+    clip: float | None, calibration: str, save: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
     """See `make_op`."""
     B, T, V = v.shape
     K, S = k.shape[-1], interval(T)
     h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
-    checkpoints = v.new_empty(B, -(-T // S), V, K) if save else None
-    rate, _, scale, limit = _numbers(v, clip, calibration)
-    arrays = (_or_empty(theta, v, 3), _or_empty(vc, v, 3), array(v), array(k), array(q), _or_empty(M0, v, 3), _flags(reset),
-              rate, scale, limit, S, array(h), array(M), _or_empty(None if checkpoints is None else checkpoints.flatten(0, 1), v, 3))
+    checkpoints = v.new_empty(B, -(-T // S), V, K) if save else v.new_empty(0)
+    rate, _, curve, limit = _numbers(v.dtype, clip, calibration)
+    arrays = (
+        _or_empty(theta, v), _or_empty(vc, v), array(v), array(k), array(q), _or_empty(M0, v), _flags(reset),
+        rate, curve, limit, S, array(h), array(M), _or_empty(checkpoints.flatten(0, 1) if save else None, v),
+    )
 
     def work(first: int, last: int) -> None:
         _forward(*arrays, array(v.new_empty(ROWS + STEP * min(S, T))), first, last)
 
     parallel(work, B * -(-V // BAND), B * T * V * K)
-    return h, M, v.new_empty(0) if checkpoints is None else checkpoints
+    return h, M, checkpoints
 
 
-def backward(theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: Tensor, M0: Tensor | None, reset: Tensor | None,
-             clip: float | None, calibration: str, checkpoints: Tensor, dh: Tensor, dM: Tensor) -> tuple[Tensor, ...]:
+def backward(
+    theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: Tensor, M0: Tensor | None, reset: Tensor | None,
+    clip: float | None, calibration: str, checkpoints: Tensor, dh: Tensor, dM: Tensor,
+) -> tuple[Tensor, ...]:
     """See `make_op`."""
     B, T, V = v.shape
     K, S = k.shape[-1], interval(T)
@@ -403,11 +434,12 @@ def backward(theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: T
     dtheta = None if theta is None else v.new_empty(B, T, V)
     dvc = None if vc is None else v.new_empty(B * parts, T, K)
     dv, dk, dq = v.new_empty(B, T, V), v.new_empty(B * parts, T, K), v.new_empty(B * parts, T, K)
-    rate, gain, scale, limit = _numbers(v, clip, calibration)
-    arrays = (_or_empty(theta, v, 3), _or_empty(vc, v, 3), array(v), array(k), array(q), _flags(reset),
-              array(checkpoints.flatten(0, 1)), array(dh),
-              rate, gain, scale, limit, S,
-              array(dM0), _or_empty(dtheta, v, 3), _or_empty(dvc, v, 3), array(dv), array(dk), array(dq))
+    rate, gain, curve, limit = _numbers(v.dtype, clip, calibration)
+    arrays = (
+        _or_empty(theta, v), _or_empty(vc, v), array(v), array(k), array(q), _flags(reset),
+        array(checkpoints.flatten(0, 1)), array(dh), rate, gain, curve, limit, S,
+        array(dM0), _or_empty(dtheta, v), _or_empty(dvc, v), array(dv), array(dk), array(dq),
+    )
 
     def work(first: int, last: int) -> None:
         _backward(*arrays, array(v.new_empty(RECORD * (min(S, T) + 1))), first, last)
@@ -415,10 +447,6 @@ def backward(theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: T
     parallel(work, B * parts, 2 * B * T * V * K)
     grads = (dtheta, _sum_parts(dvc, B), dv, _sum_parts(dk, B), _sum_parts(dq, B), None if M0 is None else dM0)
     return tuple(v.new_empty(0) if x is None else x for x in grads)
-
-
-def _flags(reset: Tensor | None) -> Any:
-    return array(torch.empty(0, 0, dtype=torch.bool) if reset is None else reset)
 
 
 def _sum_parts(x: Tensor | None, B: int) -> Tensor | None:

@@ -39,10 +39,11 @@ class Plan:
     bands: int = 1      # row bands that one program of the backward walks through
     groups: int = 1     # groups of row bands, each a program
     strips: int = 1     # column bands
+    registers: int | None = None   # most per thread
 
     @property
-    def tile(self) -> dict[str, int]:
-        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": self.warps}
+    def tile(self) -> dict[str, Any]:
+        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": self.warps, "maxnreg": self.registers}
 
 
 def _tile(V: int, columns: int, runs: int, warps: int) -> tuple[int, int, int, int]:

@@ -104,7 +104,10 @@ def _load_ahead(TH, VV, VC, KK, QQ, RESET, t0, T, row_ok, col_ok, TH_S: tl.const
 def _tile_columns(strip, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr):
     """The column of every cell of the tile [R, G, W]."""
     cols = strip * (G * W) + tl.arange(0, G)[None, :, None] * W + tl.arange(0, W)[None, None, :]
-    return tl.broadcast_to(cols, (R, G, W))
+    if G == 1:
+        return cols                                # all lanes lie along the columns: nothing to repeat
+    else:
+        return tl.broadcast_to(cols, (R, G, W))
 
 
 @triton.jit
@@ -304,32 +307,52 @@ def _gradient_block(
     sums = ()
     for n in tl.static_range(N):
         sums = sums + ((zero, zero, zero),)
+    CK += (saved + t0 // S) * (V * K)
+    rows = first_row + tl.arange(0, R)[:, None, None]
+    M_ahead = _load(CK + rows * K + cols, (rows < V) & col_ok, WHOLE)
+    A_ahead = _load(AA + rows * K + cols, (rows < V) & col_ok, WHOLE)
     for band in range(bands):
         row = first_row + band * R + tl.arange(0, R)
         rows = row[:, None, None]
         row_ok = rows < V
         tile = rows * K + cols
         tile_ok = row_ok & col_ok
-        M = _load(CK + (saved + t0 // S) * (V * K) + tile, tile_ok, WHOLE)
-        A = _load(AA + tile, tile_ok, WHOLE)
-        for t in range(t0 // S * S, t0):
-            step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
-            M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
+        M = M_ahead
+        A = A_ahead
+        below = first_row + tl.minimum(band + 1, bands - 1) * R + tl.arange(0, R)[:, None, None]
+        M_ahead = _load(CK + below * K + cols, (below < V) & col_ok, WHOLE)      # these come from far away
+        A_ahead = _load(AA + below * K + cols, (below < V) & col_ok, WHOLE)
+        step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0 // S * S, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
+        for t in range(t0 // S * S, t0, N):                                      # from the checkpoint up to t0
+            for n in tl.static_range(N):
+                then = _load_step(TH + rows, VV + rows, VC, KK, RESET, t + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
+                                  HAS_RESET, CALIBRATED, WHOLE)                   # fetched one step ahead, here and below
+                M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
+                step = then
         Ms = (M,)
         Cs = ()
         for n in tl.static_range(N):
-            step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0 + n, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                              HAS_RESET, CALIBRATED, WHOLE)
+            then = step
+            if n + 1 < N:
+                then = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0 + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
+                                  HAS_RESET, CALIBRATED, WHOLE)
             M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
             Ms = Ms + (M,)
             Cs = Cs + (C,)
+            step = then
+        g = _load(DH + (t0 + N - 1) * V + rows, row_ok, WHOLE)
+        q = _load(QQ + (t0 + N - 1) * Q_S, col_ok, WHOLE)
         new = ()
         for m in tl.static_range(N):
             t = t0 + (N - 1 - m)
-            theta, v, vc, k, reset = _load_step(TH + rows, VV + rows, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                                                HAS_RESET, CALIBRATED, WHOLE)
-            g = _load(DH + t * V + rows, row_ok, WHOLE)
-            q = _load(QQ + t * Q_S, col_ok, WHOLE)
+            theta, v, vc, k, reset = step
+            then_g = g
+            then_q = q
+            if m + 1 < N:
+                step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t - 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
+                                  HAS_RESET, CALIBRATED, WHOLE)
+                then_g = _load(DH + (t - 1) * V + rows, row_ok, WHOLE)
+                then_q = _load(QQ + (t - 1) * Q_S, col_ok, WHOLE)
             dq, dk, dvc = sums[N - 1 - m]
             before = Ms[N - 1 - m]
             C = Cs[N - 1 - m]
@@ -354,6 +377,8 @@ def _gradient_block(
             if HAS_RESET:
                 A = tl.where(reset, 0.0, A)
             new = ((dq, dk, dvc),) + new
+            g = then_g
+            q = then_q
         sums = new
         tl.store(AA + tile, A, mask=tile_ok)
     col = tl.max(cols, axis=0, keep_dims=True)       # [1, G, W]: the same in every row
