@@ -1,31 +1,35 @@
-"""Check and time plans of the Triton backend on the present GPU: which tiles, unrolling and segments are fastest for a shape.
+"""Check and time plans of the Triton backend on the present GPU: are the chosen tiles, unrolling and segments still the best ones?
 
-    PYTHONPATH=src python benchmarks/tune_shm.py [--quick] > table.txt
+    PYTHONPATH=src python benchmarks/tune_shm.py
 
-Each line is one plan: its correctness (largest error relative to a float64 loop) and the median time inside a CUDA graph.
+First the largest error relative to a float64 loop for odd shapes; then, inside a CUDA graph, the median time of each stage under the plan
+that the backend chooses and under its neighbours; last the whole operation and `SHM.step` as a user calls them.
 """
 
 from __future__ import annotations
 
-import argparse
-import itertools
+import dataclasses
+import statistics
 
 import torch
 import triton.testing
 
+import hadamem as hm
 from hadamem.kernels.shm import triton as backend
 from hadamem.kernels.shm.reference import shm_reference
 
+SHAPES = ((2, 17, 5), (3, 33, 24), (2, 64, 72), (1, 100, 128), (1, 70, 156), (1, 40, 256), (1, 24, 512), (8, 1, 128), (4, 300, 128))
 
-def inputs(B, T, H, dtype=torch.float32, resets=0.0):
+
+def inputs(B, T, H, resets=0.0):
     g = torch.Generator("cuda").manual_seed(0)
-    theta, vc, v, k, q, dh = (torch.randn(B, T, H, device="cuda", generator=g, dtype=dtype) * s for s in (0.1, 1, 1, 0.1, 0.1, 1))
+    theta, vc, v, k, q, dh = (torch.randn(B, T, H, device="cuda", generator=g) * s for s in (0.1, 1, 1, 0.1, 0.1, 1))
     reset = None if not resets else torch.rand(B, T, device="cuda", generator=g) < resets
     return theta, vc, v, k, q, reset, dh
 
 
-def check(B, T, H, clip=None, resets=0.05, calibration="tanh"):
-    theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets=resets)
+def check(B, T, H, clip=None, calibration="tanh"):
+    theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets=0.05)
     g = torch.Generator("cuda").manual_seed(1)
     M0, dM = (torch.randn(B, H, H, device="cuda", generator=g) for _ in range(2))
     results = []
@@ -39,42 +43,81 @@ def check(B, T, H, clip=None, resets=0.05, calibration="tanh"):
     return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(results[1], results[0], strict=True))
 
 
-def median_ms(fn):
+def graph_ms(fn):
     return triton.testing.do_bench_cudagraph(fn, rep=20, return_mode="median")
 
 
+def stages(B, T, H, resets):
+    """Time forward and backward under the chosen plan and its neighbours."""
+    theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets)
+    dM = torch.zeros(B, H, H, device="cuda")
+    chosen = backend.plan_forward(B, T, H, H, None)
+    plans = [chosen, dataclasses.replace(chosen, N=2), dataclasses.replace(chosen, R=chosen.R * 2, groups=chosen.groups // 2)]
+    for plan in dict.fromkeys(plans):
+        keep, backend.plan_forward = backend.plan_forward, lambda *a, p=plan: p
+        print(f"  forward  {graph_ms(lambda: backend.forward(theta, vc, v, k, q, None, reset, None, 'tanh', True)):.3f} ms  {plan}", flush=True)
+        backend.plan_forward = keep
+    saved = backend.forward(theta, vc, v, k, q, None, reset, None, "tanh", True)[2]
+    chosen = backend.plan_backward(B, T, H, H, None)
+    plans = [chosen]
+    for groups, segments in ((1, 16), (2, 32), (2, 16), (4, 16)):
+        plans.append(dataclasses.replace(chosen, groups=groups, bands=H // chosen.R // groups, segments=segments, length=T // segments))
+    for plan in dict.fromkeys(plans):
+        keep, backend.plan_backward = backend.plan_backward, lambda *a, p=plan: p
+        ms = graph_ms(lambda: backend.backward(theta, vc, v, k, q, None, reset, None, "tanh", saved, dh, dM))
+        print(f"  backward {ms:.3f} ms  {plan}", flush=True)
+        backend.plan_backward = keep
+    flags = None if reset is None else reset.view(torch.uint8)
+    form = backend._form("tanh", torch.float32)
+    ms = graph_ms(lambda: backend._enter(chosen, theta, vc, dh, q, flags, dM, form, True))
+    print(f"  of that, summaries and their chain {ms:.3f} ms", flush=True)
+
+
+def whole(B, T, H):
+    """The operation as a user calls it: forward and backward, eager, with peak memory."""
+    theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets=0.01)
+    leaves = [x.requires_grad_() for x in (theta, vc, v, k, q)]
+
+    def run():
+        h, _ = hm.kernels.shm(*leaves, reset=reset)
+        torch.autograd.grad(h, leaves, dh)
+
+    for _ in range(5):
+        run()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(30):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    print(f"B={B} T={T} H={H} with resets, forward+backward, eager: {statistics.median(times):.3f} ms, peak {peak:.3f} GiB, "
+          f"in a graph {graph_ms(run):.3f} ms", flush=True)
+
+
+def acting(B, H):
+    """One whole `SHM.step` inside a CUDA graph."""
+    memory = hm.SHM(64, 64, memory_size=H).cuda()
+    x, state, reset = torch.randn(B, 64, device="cuda"), memory.initial_state(B), torch.zeros(B, dtype=torch.bool, device="cuda")
+    with torch.no_grad():
+        print(f"SHM.step B={B} H={H} in a graph: {1e3 * graph_ms(lambda: memory.step(x, state, reset)):.1f} us", flush=True)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch", type=int, nargs="+", default=[8, 64])
-    parser.add_argument("--resets", type=float, default=0.0)
-    options = parser.parse_args()
-    T, H = 1024, 128
-    plans = backend.plan_forward, backend.plan_backward
     print("torch", torch.__version__, "triton", triton.__version__, torch.cuda.get_device_name())
-    for shape in ((3, 33, 24), (1, 100, 128), (1, 70, 156)):
+    for shape in SHAPES:
         print(shape, f"error {check(*shape):.1e}  clip {check(*shape, clip=0.5):.1e}  sigmoid {check(*shape, calibration='sigmoid'):.1e}"
               f"  none {check(*shape, calibration='none'):.1e}", flush=True)
-    for B in options.batch:
-        theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets=options.resets)
-        dM = torch.zeros(B, H, H, device="cuda")
-        Plan = backend.Plan
-        backend.plan_forward = plans[0]
-        for S, tile, N, registers in (
-                (8, (2, 2, 64, 1), 4, None), (4, (2, 2, 64, 1), 4, None), (6, (2, 2, 64, 1), 3, None), (6, (2, 2, 64, 1), 3, 224),
-                (8, (1, 2, 128, 1), 4, None), (4, (1, 2, 128, 1), 4, None), (8, (1, 1, 128, 1), 4, None), (8, (1, 1, 128, 1), 8, None),
-                (4, (2, 2, 64, 1), 2, None), (4, (1, 1, 128, 1), 4, 168), (4, (1, 2, 128, 1), 2, 168)):
-            if N > S:
-                continue
-            backend.INTERVAL = S
-            _, _, saved = backend.forward(theta, vc, v, k, q, None, reset, None, "tanh", True)
-            G, R, W, warps = tile
-            for groups, segments in ((4, 32), (2, 64)) if B == 8 else ((1, 16),):
-                plan = Plan(G, R, W, N, warps, -(-T // segments // S) * S, -(-T // (-(-T // segments // S) * S)), H // R // groups, groups, registers=registers)
-                backend.plan_backward = lambda *a, p=plan: p
-                ms = median_ms(lambda: backend.backward(theta, vc, v, k, q, None, reset, None, "tanh", saved, dh, dM))
-                print(f"B={B} backward S={S} tile={tile} N={N} registers={registers} groups={groups} segments={segments}: {ms:.3f} ms", flush=True)
-        backend.INTERVAL = 8
-        backend.plan_backward = plans[1]
+    for B, resets in ((8, 0.0), (64, 0.0), (8, 0.01)):
+        print(f"B={B} T=1024 H=128 resets={resets}")
+        stages(B, 1024, 128, resets)
+    for B in (1, 8, 64):
+        whole(B, 1024, 128)
+    acting(64, 128)
 
 
 if __name__ == "__main__":

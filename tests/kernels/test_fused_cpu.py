@@ -329,25 +329,26 @@ def test_nothing_is_kept_without_gradients():
 
 
 LONG = """
-import resource, torch
+import re, torch
 from hadamem.kernels.shm.fused_cpu import shm_cpu
 T, H = 100_000, 24
 torch.manual_seed(0)
+def peak():                                                           # KiB; getrusage's would count the parent's
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 def run(T):
     x = [(torch.randn(1, T, H) * 0.1).requires_grad_() for _ in range(5)]
     h, _ = shm_cpu(*x, None, torch.rand(1, T) < 1e-3, None, "tanh")
     return torch.autograd.grad(h.square().sum(), x)
 run(100)                                                              # compiled and warm
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
 grads = run(T)
-grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (T * H * 4)   # KiB on Linux
 assert all(g.isfinite().all() for g in grads)
-print(grown)
+print((peak() - before) * 1024 / (T * H * 4))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has another unit elsewhere")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_long_sequence_fits_in_memory():
-    """In units of one [B, T, H] input; a single [B, T, H, H] would be 24. Its own process: the peak is per life."""
+    """Peak memory in units of one [B, T, H] input, in a process of its own; a single [B, T, H, H] would be 24."""
     run = subprocess.run([sys.executable, "-c", LONG], check=True, timeout=120, capture_output=True, text=True)
-    assert 5 < float(run.stdout) < 20   # inputs, h, gradients, checkpoints
+    assert 5 < float(run.stdout) < 22   # inputs, h, gradients, checkpoints

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 SERIAL_BELOW = 2 ** 18   # cell updates, some 60 us of work: less is not worth waking a thread
-PIECES_PER_THREAD = 4    # a thread that is held up leaves its later pieces to the others
+COARSE_BELOW = 2 ** 22   # one piece per thread: starting a piece needs the GIL, for which the threads would queue
+PIECES_PER_THREAD = 4    # of larger work: a thread that is held up leaves its later pieces to the others
 
 
 def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -60,21 +61,27 @@ def _get_pool() -> ThreadPoolExecutor:
         return _pool
 
 
-def parallel(work: Callable[[int, int], None], units: int, cells: int) -> None:
-    """Call work(first, last) on ranges that cover 0..units, on up to torch.get_num_threads() threads.
-
-    `cells` measures the whole work. Units must be independent: which thread runs which, and when, is open.
-    """
+def split(units: int, cells: int) -> tuple[int, int]:
+    """(threads, pieces) for `units` independent units of work that update `cells` cells in all."""
     threads = min(torch.get_num_threads(), units) if cells >= SERIAL_BELOW else 1
+    return threads, threads if cells < COARSE_BELOW else min(units, PIECES_PER_THREAD * threads)
+
+
+def parallel(work: Callable[[int, int, int], None], units: int, cells: int) -> None:
+    """Call work(piece, first, last) on ranges that cover 0..units, on up to torch.get_num_threads() threads.
+
+    `cells` measures the whole work, cut as `split` says. Units must be independent: which thread runs which, and when, is open.
+    """
+    threads, pieces = split(units, cells)
     if threads == 1:
-        work(0, units)
+        for piece in range(pieces):
+            work(piece, units * piece // pieces, units * (piece + 1) // pieces)
         return
-    pieces = min(units, PIECES_PER_THREAD * threads)
     counter = itertools.count()
 
     def take() -> None:
         while (piece := next(counter)) < pieces:
-            work(units * piece // pieces, units * (piece + 1) // pieces)
+            work(piece, units * piece // pieces, units * (piece + 1) // pieces)
 
     helpers: list[Future[None]] = []
     try:

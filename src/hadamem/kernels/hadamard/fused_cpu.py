@@ -83,7 +83,7 @@ def forward(C: Tensor, U: Tensor, M0: Tensor | None, reset: Tensor | None) -> Te
     B, T, V, K = U.shape
     M = U.new_empty(B, T, V, K)
     arrays = (_cells(C), _cells(U), _state(M0, U), _flags(reset), _cells(M))
-    parallel(lambda first, last: _forward(*arrays, first, last), B * -(-V * K // SPAN), M.numel())
+    parallel(lambda _, first, last: _forward(*arrays, first, last), B * -(-V * K // SPAN), M.numel())
     return M
 
 
@@ -93,7 +93,7 @@ def backward(C: Tensor, M0: Tensor | None, reset: Tensor | None, M: Tensor, dM: 
     dC, dU = M.new_empty(B, T, V, K), M.new_empty(B, T, V, K)
     dM0 = None if M0 is None else M.new_empty(B, V, K)
     arrays = (_cells(C), _state(M0, M), _flags(reset), _cells(M), _cells(dM), _cells(dC), _cells(dU), _state(dM0, M))
-    parallel(lambda first, last: _backward(*arrays, first, last), B * -(-V * K // SPAN), 2 * M.numel())
+    parallel(lambda _, first, last: _backward(*arrays, first, last), B * -(-V * K // SPAN), 2 * M.numel())
     return dC, dU, M.new_empty(0) if dM0 is None else dM0
 
 

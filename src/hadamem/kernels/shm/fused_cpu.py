@@ -21,7 +21,7 @@ from numba import types
 from numba.extending import overload
 from torch import Tensor
 
-from .._numba import array, jit, parallel
+from .._numba import array, jit, parallel, split
 from .forms import FORMS
 from .op import make_op
 
@@ -415,10 +415,13 @@ def forward(
         rate, curve, limit, S, array(h), array(M), _or_empty(checkpoints.flatten(0, 1) if save else None, v),
     )
 
-    def work(first: int, last: int) -> None:
-        _forward(*arrays, array(v.new_empty(ROWS + STEP * min(S, T))), first, last)
+    units, cells = B * -(-V // BAND), B * T * V * K
+    scratch = array(v.new_empty(split(units, cells)[1], _round_up(ROWS + STEP * min(S, T))))
 
-    parallel(work, B * -(-V // BAND), B * T * V * K)
+    def work(piece: int, first: int, last: int) -> None:
+        _forward(*arrays, scratch[piece], first, last)
+
+    parallel(work, units, cells)
     return h, M, checkpoints
 
 
@@ -441,12 +444,20 @@ def backward(
         array(dM0), _or_empty(dtheta, v), _or_empty(dvc, v), array(dv), array(dk), array(dq),
     )
 
-    def work(first: int, last: int) -> None:
-        _backward(*arrays, array(v.new_empty(RECORD * (min(S, T) + 1))), first, last)
+    units, cells = B * parts, 2 * B * T * V * K
+    scratch = array(v.new_empty(split(units, cells)[1], _round_up(RECORD * (min(S, T) + 1))))
 
-    parallel(work, B * parts, 2 * B * T * V * K)
+    def work(piece: int, first: int, last: int) -> None:
+        _backward(*arrays, scratch[piece], first, last)
+
+    parallel(work, units, cells)
     grads = (dtheta, _sum_parts(dvc, B), dv, _sum_parts(dk, B), _sum_parts(dq, B), None if M0 is None else dM0)
     return tuple(v.new_empty(0) if x is None else x for x in grads)
+
+
+def _round_up(n: int) -> int:
+    """Room for n numbers, to whole cache lines: threads must not share one."""
+    return -(-n // 16) * 16
 
 
 def _sum_parts(x: Tensor | None, B: int) -> Tensor | None:

@@ -21,8 +21,9 @@ from .forms import FORMS
 from .op import make_op
 
 INTERVAL = 8      # steps between checkpoints of M
-LONGEST = 64      # steps of a segment: a product of that many C <= 2 stays far from overflow
-FILL = 132 * 8    # warps that keep a large GPU busy
+SHORTEST = 32     # steps of a segment: fewer are not worth their summary
+LONGEST = 64      # more, and a product of C <= 2 comes near overflow
+FILL = 1024       # programs, of one warp each, that keep a large GPU busy
 
 
 @dataclass(frozen=True)
@@ -33,50 +34,50 @@ class Plan:
     R: int
     W: int
     N: int              # steps unrolled together, at most T
-    warps: int          # of a program
     length: int         # steps of a segment, a multiple of INTERVAL
     segments: int = 1
     bands: int = 1      # row bands that one program of the backward walks through
     groups: int = 1     # groups of row bands, each a program
     strips: int = 1     # column bands
-    registers: int | None = None   # most per thread
 
     @property
     def tile(self) -> dict[str, Any]:
-        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": self.warps, "maxnreg": self.registers}
-
-
-def _tile(V: int, columns: int, runs: int, warps: int) -> tuple[int, int, int, int]:
-    """(G, R, W, warps) for `columns` (a power of two, 8 or more): one row per lane, `runs` times four columns where they fit."""
-    W = min(max(columns // runs, 4), 128)
-    rows = 128 // W                                               # of one warp
-    warps = min(warps, _power_of_two(-(-V // rows)))
-    return columns // W, rows * warps, W, warps
+        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": 1}
 
 
 def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
-    columns = max(_power_of_two(K), 8)
-    G, R, W, warps = _tile(V, columns, 4 if B * V >= 4096 else 2, 4)
-    groups = -(-V // R)
-    wanted = FILL // (2 * B * groups * warps)       # a segmented forward computes C twice: worth it from 4 segments on
-    length, segments = _segment(T, wanted if wanted >= 4 else 1, clip)
-    return Plan(G, R, W, 2 if G * W <= 256 and G == 2 and T > 1 else 1, warps, length, segments, groups=groups)
+    if B * V >= 4096 or T == 1:
+        tile, N = _tile(V, K, 4), 1             # the batch fills the GPU: large tiles, little fetched ahead
+    else:
+        tile, N = _tile(V, K, 2), min(4, _unroll(T))
+    groups = -(-V // tile["R"])
+    wanted = 1 if B * V >= 1024 else 4 * FILL // (B * groups)     # a segmented forward computes C twice
+    length, segments = _segment(T, wanted, clip)
+    return Plan(**tile, N=N, length=length, segments=segments, groups=groups)
+
+
+def plan_summary(V: int, K: int, plan: Plan) -> Plan:
+    tile = _tile(V, K, 4)
+    return Plan(**tile, N=min(2, plan.N), length=plan.length, segments=plan.segments, groups=-(-V // tile["R"]))
 
 
 def plan_backward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
     columns = _strip(K)
-    G, R, W, warps = _tile(V, columns, 2, 4)
+    W = columns // 2                            # two runs of four columns for each lane, one row
+    R = 128 // W
     row_bands, strips = -(-V // R), -(-K // columns)
-    groups = min(2, row_bands) if clip is None else row_bands
+    length, segments = _segment(T, -(-FILL // (B * strips)), clip)
+    groups = min(4 if clip is None else 8, row_bands, -(-FILL // (B * strips * segments)))
     bands = -(-row_bands // groups)
-    groups = -(-row_bands // bands)
-    length, segments = _segment(T, -(-FILL // (B * groups * strips * warps)), clip)
-    return Plan(G, R, W, _unroll(T), warps, length, segments, bands, groups, strips)
+    return Plan(2, R, W, _unroll(T), length, segments, bands, -(-row_bands // bands), strips)
 
 
-def plan_summary(B: int, V: int, K: int, plan: Plan) -> Plan:
-    G, R, W, warps = _tile(V, max(_power_of_two(K), 8), 2, 4)
-    return Plan(G, R, W, plan.N, warps, plan.length, plan.segments, groups=-(-V // R))
+def _tile(V: int, K: int, rows: int) -> dict[str, int]:
+    """A tile that spans all columns: wide ones with several rows in each lane, narrow ones with one row and two runs of four columns."""
+    columns = max(_power_of_two(K), 8)
+    if columns >= 128:
+        return {"G": 1, "R": max(1, min(_power_of_two(V), rows * 128 // columns)), "W": columns}
+    return {"G": 2, "R": 256 // columns, "W": columns // 2}
 
 
 def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
@@ -141,7 +142,7 @@ def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: T
     """What enters each segment: M from the left, or in reverse dL/dM from the right. [B, segments, V, K]"""
     B, T, V = x.shape
     K = y.shape[-1]
-    plan = plan_summary(B, V, K, plan)
+    plan = plan_summary(V, K, plan)
     P, Q = x.new_empty(B, plan.segments, V, K), x.new_empty(B, plan.segments, V, K)
     cut = torch.empty(B, plan.segments, dtype=torch.uint8, device=x.device)
     kernels.summary_kernel[(B * plan.segments, plan.groups)](
@@ -169,7 +170,7 @@ def _segment(T: int, wanted: int, clip: float | None) -> tuple[int, int]:
     """(length, segments) for about `wanted` segments; a sequence whose memory is clipped stays whole."""
     if wanted <= 1 or clip is not None:
         return _round_up(T, INTERVAL), 1
-    length = min(_round_up(-(-T // wanted), INTERVAL), LONGEST)
+    length = min(max(_round_up(-(-T // wanted), INTERVAL), SHORTEST), LONGEST)
     return length, -(-T // length)
 
 

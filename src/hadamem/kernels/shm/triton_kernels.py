@@ -64,6 +64,14 @@ def _store_rows(X, x, mask, FAST: tl.constexpr):
 
 
 @triton.jit
+def _prefetch(X, FAST: tl.constexpr):
+    """Bring what X points to into the L1 cache, without waiting and without a register. Four cells at a time: they share a cache line."""
+    if FAST:
+        tl.inline_asm_elementwise("prefetch.global.L1 [$4]; mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;",
+                                  "=r,=r,=r,=r,l,l,l,l", [X.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=4)
+
+
+@triton.jit
 def _load(X, mask, WHOLE: tl.constexpr):
     if WHOLE:
         return tl.load(X)
@@ -104,7 +112,7 @@ def _load_ahead(TH, VV, VC, KK, QQ, RESET, t0, T, row_ok, col_ok, TH_S: tl.const
 def _tile_columns(strip, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr):
     """The column of every cell of the tile [R, G, W]."""
     cols = strip * (G * W) + tl.arange(0, G)[None, :, None] * W + tl.arange(0, W)[None, None, :]
-    if G == 1:
+    if G == 1 and W >= 128:
         return cols                                # all lanes lie along the columns: nothing to repeat
     else:
         return tl.broadcast_to(cols, (R, G, W))
@@ -308,27 +316,27 @@ def _gradient_block(
     for n in tl.static_range(N):
         sums = sums + ((zero, zero, zero),)
     CK += (saved + t0 // S) * (V * K)
-    rows = first_row + tl.arange(0, R)[:, None, None]
-    M_ahead = _load(CK + rows * K + cols, (rows < V) & col_ok, WHOLE)
-    A_ahead = _load(AA + rows * K + cols, (rows < V) & col_ok, WHOLE)
     for band in range(bands):
         row = first_row + band * R + tl.arange(0, R)
         rows = row[:, None, None]
         row_ok = rows < V
         tile = rows * K + cols
         tile_ok = row_ok & col_ok
-        M = M_ahead
-        A = A_ahead
-        below = first_row + tl.minimum(band + 1, bands - 1) * R + tl.arange(0, R)[:, None, None]
-        M_ahead = _load(CK + below * K + cols, (below < V) & col_ok, WHOLE)      # these come from far away
-        A_ahead = _load(AA + below * K + cols, (below < V) & col_ok, WHOLE)
-        step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0 // S * S, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
+        M = _load(CK + tile, tile_ok, WHOLE)
+        A = _load(AA + tile, tile_ok, WHOLE)
+        below = tl.minimum(tile + R * K, V * K - 1)
+        _prefetch(CK + below, FAST)                                              # the next band's, which come from far away
+        _prefetch(AA + below, FAST)
         for t in range(t0 // S * S, t0, N):                                      # from the checkpoint up to t0
+            step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
             for n in tl.static_range(N):
-                then = _load_step(TH + rows, VV + rows, VC, KK, RESET, t + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                                  HAS_RESET, CALIBRATED, WHOLE)                   # fetched one step ahead, here and below
+                then = step
+                if n + 1 < N:                                                    # fetched one step ahead, here and below
+                    then = _load_step(TH + rows, VV + rows, VC, KK, RESET, t + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
+                                      HAS_RESET, CALIBRATED, WHOLE)
                 M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
                 step = then
+        step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
         Ms = (M,)
         Cs = ()
         for n in tl.static_range(N):
