@@ -1,6 +1,6 @@
 """Check and time plans of the Triton backend on the present GPU: are the chosen tiles, unrolling and segments still the best ones?
 
-    PYTHONPATH=src python benchmarks/tune_shm.py
+    PYTHONPATH=src python benchmarks/tune_shm.py [--quick: the chosen plans only]
 
 First the largest error relative to a float64 loop for odd shapes; then, inside a CUDA graph, the median time of each stage under the plan
 that the backend chooses and under its neighbours; last the whole operation and `SHM.step` as a user calls them.
@@ -8,6 +8,7 @@ that the backend chooses and under its neighbours; last the whole operation and 
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import statistics
 
@@ -47,22 +48,23 @@ def graph_ms(fn):
     return triton.testing.do_bench_cudagraph(fn, rep=20, return_mode="median")
 
 
-def stages(B, T, H, resets):
-    """Time forward and backward under the chosen plan and its neighbours."""
+def stages(B, T, H, resets, quick):
+    """Time forward and backward under the chosen plan and, unless `quick`, its neighbours."""
     theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets)
     dM = torch.zeros(B, H, H, device="cuda")
     chosen = backend.plan_forward(B, T, H, H, None)
     plans = [chosen, dataclasses.replace(chosen, N=2), dataclasses.replace(chosen, R=chosen.R * 2, groups=chosen.groups // 2)]
-    for plan in dict.fromkeys(plans):
+    for plan in plans[:1] if quick else dict.fromkeys(plans):
         keep, backend.plan_forward = backend.plan_forward, lambda *a, p=plan: p
-        print(f"  forward  {graph_ms(lambda: backend.forward(theta, vc, v, k, q, None, reset, None, 'tanh', True)):.3f} ms  {plan}", flush=True)
+        ms = graph_ms(lambda: backend.forward(theta, vc, v, k, q, None, reset, None, "tanh", True))
+        print(f"  forward  {ms:.3f} ms  {plan}", flush=True)
         backend.plan_forward = keep
     saved = backend.forward(theta, vc, v, k, q, None, reset, None, "tanh", True)[2]
     chosen = backend.plan_backward(B, T, H, H, None)
     plans = [chosen]
     for groups, segments in ((1, 16), (2, 32), (2, 16), (4, 16)):
         plans.append(dataclasses.replace(chosen, groups=groups, bands=H // chosen.R // groups, segments=segments, length=T // segments))
-    for plan in dict.fromkeys(plans):
+    for plan in plans[:1] if quick else dict.fromkeys(plans):
         keep, backend.plan_backward = backend.plan_backward, lambda *a, p=plan: p
         ms = graph_ms(lambda: backend.backward(theta, vc, v, k, q, None, reset, None, "tanh", saved, dh, dM))
         print(f"  backward {ms:.3f} ms  {plan}", flush=True)
@@ -108,16 +110,20 @@ def acting(B, H):
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    quick = parser.parse_args().quick
     print("torch", torch.__version__, "triton", triton.__version__, torch.cuda.get_device_name())
-    for shape in SHAPES:
+    for shape in () if quick else SHAPES:
         print(shape, f"error {check(*shape):.1e}  clip {check(*shape, clip=0.5):.1e}  sigmoid {check(*shape, calibration='sigmoid'):.1e}"
               f"  none {check(*shape, calibration='none'):.1e}", flush=True)
     for B, resets in ((8, 0.0), (64, 0.0), (8, 0.01)):
         print(f"B={B} T=1024 H=128 resets={resets}")
-        stages(B, 1024, 128, resets)
+        stages(B, 1024, 128, resets, quick)
     for B in (1, 8, 64):
         whole(B, 1024, 128)
-    acting(64, 128)
+    for B in (8, 64):
+        acting(B, 128)
 
 
 if __name__ == "__main__":

@@ -115,11 +115,7 @@ def _steps(
     for start in range(0, x.shape[1], chunk):
         part = slice(start, start + chunk)
         features = x[:, part] if memory.norm is None else memory.norm(x[:, part])
-        k, _, v, eta, vc, _ = memory._project(features)
-        v = torch.sigmoid(eta) * v
-        if memory.normalize_keys:
-            k = torch.relu(k)
-            k = k / (1e-5 + k.sum(-1, keepdim=True))
+        k, _, v, vc, _ = memory._project(features)
         found = memory._calibrate(features, clock[:, part], None if rows is None else rows[:, part], vc)
         for t in range(features.shape[1]):
             C, dC = _at(found, t, v, k)

@@ -104,9 +104,9 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
     args = tuple(args)
     if backend != "auto":
         return table[backend](*args)
-    for name in candidates(op, device_type):
+    for name in (n for n in candidates(op, device_type) if n in table):
         if name in ("cpu", "triton"):
-            if not _probed(op, name, device_type, probe):
+            if _differentiated_by_functorch() or not _probed(op, name, device_type, probe):
                 continue
             if torch.compiler.is_compiling():
                 return table[name](*args)
@@ -122,6 +122,15 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
 
 
 _working: set[tuple[str, str, str]] = set()
+
+
+def _differentiated_by_functorch() -> bool:
+    """Whether torch.func.grad, jvp or the like is at work, through which PyTorch takes no custom operator with a backward of its own."""
+    if torch.compiler.is_compiling():
+        return False
+    functorch = torch._C._functorch
+    stack = functorch.get_interpreter_stack()
+    return bool(stack) and any(level.key() in (functorch.TransformType.Grad, functorch.TransformType.Jvp) for level in stack)
 
 
 @_constant

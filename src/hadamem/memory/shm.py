@@ -84,7 +84,8 @@ class SHM(Memory):
         self.query = nn.Linear(D, K, bias=False)
         self.value = nn.Linear(D, V, bias=False)
         self.eta = nn.Linear(D, 1, bias=False)
-        self.calibration = _build_calibration(calibration, D, V, K, row_mode=row_mode, rows=check_size("theta_rows", theta_rows), init=theta_init)
+        check_size("theta_rows", theta_rows)
+        self.calibration = _build_calibration(calibration, D, V, K, row_mode=row_mode, rows=theta_rows, init=theta_init)
         self.shortcut = nn.Linear(D, V) if shortcut else None
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
         self.out = nn.Linear(V, self.output_size)
@@ -125,25 +126,30 @@ class SHM(Memory):
             raise ValueError(f"state.M must have shape [B, {self.memory_size}, {self.key_size}], got {list(state.M.shape)}")
         clock = self._clocks(state.clock, x.shape[1], reset)                       # [B, T]
         x = x if self.norm is None else self.norm(x)
-        k, q, v, eta, vc, shortcut = self._project(x)
-        v = torch.sigmoid(eta) * v
-        if self.normalize_keys:
-            k, q = _sum_to_one(F.relu(k)), _sum_to_one(F.relu(q))
+        k, q, v, vc, shortcut = self._project(x)
         C = self._calibrate(x, clock, rows, vc)
         h, M = self._remember(C, v, k, q, state.M, reset)
-        h = h if self.read_norm is None else self.read_norm(h)
-        h = h if shortcut is None else h + shortcut
-        return self.out(h), SHMState(M, clock[:, -1].clone())
+        return self._read(h, shortcut), SHMState(M, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-        """All linear maps of x in one matrix product: k, q [B, T, K], v [B, T, V], eta [B, T, 1], vc, shortcut."""
-        layers = [self.key, self.query, self.value, self.eta]
+    def _project(self, x: Tensor) -> kernels.Gates:
+        """All linear maps of x in one matrix product: k, q [B, T, K], gated v [B, T, V], vc and shortcut (without its bias) or None."""
+        table = isinstance(self.calibration, Theta)
+        layers = [self.key, self.query, self.value]
         if isinstance(self.calibration, Theta):
             layers.append(self.calibration.vc)
-        parts = list(F.linear(x, torch.cat([layer.weight for layer in layers])).split([layer.out_features for layer in layers], dim=-1))
-        vc = parts.pop() if isinstance(self.calibration, Theta) else None
-        k, q, v, eta = parts
-        return k, q, v, eta, vc, None if self.shortcut is None else self.shortcut(x)
+        if self.shortcut is not None:
+            layers.append(self.shortcut)
+        P = F.linear(x, torch.cat([layer.weight for layer in (*layers, self.eta)]))
+        return kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, self.shortcut is not None, self.backend)
+
+    def _read(self, h: Tensor, shortcut: Tensor | None) -> Tensor:
+        """y from M q: the norm, the shortcut, the output layer."""
+        bias = None if self.shortcut is None else self.shortcut.bias
+        if self.read_norm is not None:
+            h = F.layer_norm(h, (self.memory_size,), None, bias, self.read_norm.eps)   # the shortcut's bias comes along for free
+        elif bias is not None:
+            h = h + bias
+        return self.out(h if shortcut is None else h + shortcut)
 
     def _clocks(self, clock: Tensor, T: int, reset: Tensor | None) -> Tensor:
         """The clock's reading at each step [B, T]."""
@@ -170,16 +176,13 @@ class SHM(Memory):
         if isinstance(C, Factors):
             return kernels.shm(C.theta, C.vc, v, k, q, M, reset, self.clip, C.form, self.backend)
         if self.clip is not None:
-            raise ValueError(f"clip works with a calibration that gives Factors or None; {type(self.calibration).__name__} gives a tensor C")
+            raise ValueError("clip works with a calibration that gives Factors or None, "
+                             f"{type(self.calibration).__name__} gives a tensor C; use clip=None")
         U = v[..., :, None] * k[..., None, :]                                          # eq. 9
         return kernels.hadamard(C, U, q, M, reset, self.backend)   # type: ignore[return-value]   # a pair, for q is given
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
-
-
-def _sum_to_one(x: Tensor) -> Tensor:
-    return x / (1e-5 + x.sum(-1, keepdim=True))
 
 
 def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:

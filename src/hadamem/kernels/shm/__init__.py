@@ -46,7 +46,8 @@ def shm(
     B, T, V = v.shape
     K = k.shape[-1]
     if calibration not in FORMS:
-        raise ValueError(f"unknown calibration {calibration!r} for shm; choose from {', '.join(FORMS)}, or build C yourself and call hadamard")
+        raise ValueError(f"unknown calibration {calibration!r} for shm; choose from {', '.join(FORMS)}, "
+                         "or build C yourself and call hadamard")
     if min(B, T, V, K) < 1:
         raise ValueError(f"v {list(v.shape)} and k {list(k.shape)} must not have empty axes")
     check_tensor("v", v, (B, T, V), v, "v")

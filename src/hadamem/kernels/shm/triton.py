@@ -1,8 +1,9 @@
 """The `triton` backend: SHM's recurrence fused on the GPU, the memory in registers, vectors in, checkpoints out.
 
-Saves everything the plain loop moves through memory, and runs parallel over time where the batch alone does not fill the GPU: each segment of
-a sequence is summed up as x -> P x + Q, the summaries are chained, then all segments run at once. A clip is not linear, so sequences with one
-run from end to end. Loses on tiny problems, where a launch costs more than the work. Gradients are sums in a fixed order: no atomics.
+Saves everything the plain loop moves through memory, and runs parallel over time where the batch alone does not fill the GPU: each
+segment of a sequence is summed up as x -> P x + Q, the summaries are chained, then all segments run at once. A clip is not linear, so
+sequences with one run from end to end. Loses on tiny problems, where a launch costs more than the work. Gradients are sums in a fixed
+order: no atomics.
 """
 
 from __future__ import annotations
@@ -112,14 +113,14 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     theta, vc, v, k, q = (_rows(x) for x in (v if theta is None else theta, k if vc is None else vc, v, k, q))
     dh, dM, checkpoints = dh.contiguous(), dM.contiguous(), checkpoints.contiguous()
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
-    by_row = [v.new_empty(plan.strips, B, T, V) for _ in range(2 if calibrated else 1)]     # dv, dtheta
-    by_col = [v.new_empty(plan.groups, B, T, K) for _ in range(3 if calibrated else 2)]     # dk, dq, dvc
     form = _form(calibration, v.dtype)
     with _on(v):
         if plan.segments > 1:
             A = _enter(plan, theta, vc, dh, q, flags, dM, form, reverse=True)
         else:
             A = dM.clone()
+        by_row = _parts(v, 2 if calibrated else 1, plan.strips, (B, T, V))     # dv, dtheta; after _enter, to use what it freed
+        by_col = _parts(v, 3 if calibrated else 2, plan.groups, (B, T, K))     # dk, dq, dvc
         kernels.gradients_kernel[(B * plan.segments, plan.groups, plan.strips)](
             theta, vc, v, k, q, dh if flags is None else flags, checkpoints, dh, A,
             by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1],
@@ -129,12 +130,30 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
             HAS_RESET=flags is not None, HAS_CLIP=clip is not None, GAIN=FORMS[calibration][1],
             S=INTERVAL, WHOLE=_whole(plan, V, K), **plan.tile, **form,
         )
-    dv, *dtheta = (x[0] if plan.strips == 1 else x.sum(0) for x in by_row)
-    dk, dq, *dvc = (x[0] if plan.groups == 1 else x.sum(0) for x in by_col)
+        dv, *dtheta = _total(by_row)
+        dk, dq, *dvc = _total(by_col)
     dM0 = v.new_empty(0) if M0 is None else A.view(B, plan.segments, V, K)[:, 0].clone()
     if not calibrated:
         return v.new_empty(0), v.new_empty(0), dv, dk, dq, dM0
     return dtheta[0], dvc[0], dv, dk, dq, dM0
+
+
+def _parts(like: Tensor, count: int, groups: int, shape: tuple[int, ...]) -> list[Tensor]:
+    """Room for `count` sums: of one group the sums themselves, of several their parts, side by side."""
+    if groups == 1:
+        return [like.new_empty(shape) for _ in range(count)]
+    return list(like.new_empty(count, groups, *shape).unbind(0))
+
+
+def _total(parts: list[Tensor]) -> list[Tensor]:
+    """Add up the groups of every sum, in their order."""
+    if parts[0].ndim == 3:
+        return parts
+    totals = [torch.empty_like(x[0]) for x in parts]
+    n, block = totals[0].numel(), 1024
+    kernels.total_kernel[(-(-n // block),)](parts[0], totals[0], totals[1 % len(totals)], totals[-1], n, parts[0].shape[0],
+                                            COUNT=len(totals), BLOCK=block)
+    return totals
 
 
 def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: Tensor | None, entry: Tensor | None,
@@ -181,7 +200,7 @@ def _unroll(T: int) -> int:
 
 def _whole(plan: Plan, V: int, K: int) -> bool:
     """Whether tiles fit the memory exactly, so that no load needs a mask."""
-    return V == plan.R * plan.bands * plan.groups and K == plan.G * plan.W * plan.strips
+    return plan.R * plan.bands * plan.groups == V and plan.G * plan.W * plan.strips == K
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
 """Triton kernels of SHM's recurrence. `triton.py` plans and launches them; the equations are in `reference.py`.
 
-A program owns a tile of M: R rows (values) times G * W columns (keys), kept in registers while it walks through time. The tile has the shape
-[R, G, W], because Triton then gives every lane one row and G runs of four columns: a sum over columns (h, dv, dtheta) is mostly done inside
-the lane, and a sum over rows (dq, dk, dvc) waits in the lane until the end. Vectors of the key side are loaded in the tile's own layout (each
-lane its columns; lanes of other rows hit the same cache line), anything else would pass through shared memory at every step. Only speed
-depends on that layout, not the results.
+A program is one warp that owns a tile of M: R rows (values) times G * W columns (keys), kept in registers while it walks through time. The
+tile has the shape [R, G, W]. With G = 1 and W >= 128 all lanes lie along the columns and each holds some of R rows; with G = 2 Triton gives
+every lane one row and two runs of four columns. So a sum over columns (h, dv, dtheta) is mostly done inside the lane, and a sum over rows
+(dq, dk, dvc) waits in the lane until the end. Vectors of the key side are loaded in the tile's own layout (each lane its columns; lanes of
+other rows hit the same cache line), anything else would pass through shared memory at every step. Only speed depends on that layout, not
+the results.
 
 C = scale * sigmoid(gain * z) is computed as 1 / (part * 2^(rate * z) + part) with part = 1 / scale and rate = -gain * log2(e): two
 special-function instructions, right in both tails without a clamp (2^x = inf gives C = 0), and nan stays nan.
@@ -42,7 +43,7 @@ def _advance(M, step, clip, HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CAL
         C = M                       # not used
         M = M + v * k
     if HAS_CLIP:
-        M = tl.where(M > clip, clip, tl.where(M < -clip, -clip, M))   # nan stays nan
+        M = tl.where(clip < M, clip, tl.where(-clip > M, -clip, M))   # nan stays nan
     return M, C
 
 
@@ -97,8 +98,9 @@ def _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S: tl.constexpr, V_S
 
 
 @triton.jit
-def _load_ahead(TH, VV, VC, KK, QQ, RESET, t0, T, row_ok, col_ok, TH_S: tl.constexpr, V_S: tl.constexpr, VC_S: tl.constexpr, K_S: tl.constexpr,
-                Q_S: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr, N: tl.constexpr):
+def _load_ahead(TH, VV, VC, KK, QQ, RESET, t0, T, row_ok, col_ok, TH_S: tl.constexpr, V_S: tl.constexpr, VC_S: tl.constexpr,
+                K_S: tl.constexpr, Q_S: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr,
+                N: tl.constexpr):
     """(step, q) of the N steps from t0 on; past the end of the sequence something harmless that is not used."""
     steps = ()
     for n in tl.static_range(N):
@@ -168,7 +170,8 @@ def forward_kernel(
             step, q = one[n]
             M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
             _store_rows(OUT + (t0 + n) * V, _over_columns(M * q), row < V, FAST)          # eq. 2
-        one = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + 2 * N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, N)
+        one = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + 2 * N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
+                          HAS_RESET, CALIBRATED, WHOLE, N)
         for n in tl.static_range(N):
             step, q = two[n]
             M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
@@ -298,6 +301,23 @@ def combine_kernel(PP, QQ, CUT, ENTRY, segments, cells, REVERSE: tl.constexpr, H
 
 
 @triton.jit
+def total_kernel(PARTS, X, Y, Z, n, groups, COUNT: tl.constexpr, BLOCK: tl.constexpr):
+    """Add up the partial sums [COUNT, groups, n] over the groups, in their order: X, Y and, of three, Z."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    ok = at < n
+    for i in tl.static_range(COUNT):
+        total = tl.zeros((BLOCK,), X.dtype.element_ty)
+        for group in range(groups):
+            total += tl.load(PARTS + (at * 0 + i * groups + group) * n + at, mask=ok, other=0.0)
+        if i == 0:
+            tl.store(X + at, total, mask=ok)
+        if i == 1:
+            tl.store(Y + at, total, mask=ok)
+        if i == 2:
+            tl.store(Z + at, total, mask=ok)
+
+
+@triton.jit
 def _add_three(a, b, c, x, y, z):
     return a + x, b + y, c + z
 
@@ -310,7 +330,7 @@ def _gradient_block(
     RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
 ):
-    """Gradients of the N steps from t0 on, for `bands` row bands from `first_row` on; A is read from AA and written back for the step before."""
+    """Gradients of the N steps from t0 on, for `bands` row bands from `first_row` on; A is read from AA and goes back there."""
     zero = tl.zeros((R, G, W), DV.dtype.element_ty)
     sums = ()
     for n in tl.static_range(N):
@@ -337,18 +357,25 @@ def _gradient_block(
                 M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
                 step = then
         step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
-        Ms = (M,)
+        g = _load(DH + t0 * V + rows, row_ok, WHOLE)
+        Ms = ()                                                                  # the memory before each step, after its reset
         Cs = ()
+        dqs = ()
         for n in tl.static_range(N):
             then = step
+            then_g = g
             if n + 1 < N:
                 then = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0 + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
                                   HAS_RESET, CALIBRATED, WHOLE)
-            M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
+                then_g = _load(DH + (t0 + n + 1) * V + rows, row_ok, WHOLE)
+            if HAS_RESET:
+                M = tl.where(step[4], 0.0, M)
             Ms = Ms + (M,)
+            M, C = _advance(M, step, clip, False, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
             Cs = Cs + (C,)
+            dqs = dqs + (sums[n][0] + M * g,)                                    # dq_t = M_tᵀ g_t
             step = then
-        g = _load(DH + (t0 + N - 1) * V + rows, row_ok, WHOLE)
+            g = then_g
         q = _load(QQ + (t0 + N - 1) * Q_S, col_ok, WHOLE)
         new = ()
         for m in tl.static_range(N):
@@ -364,9 +391,6 @@ def _gradient_block(
             dq, dk, dvc = sums[N - 1 - m]
             before = Ms[N - 1 - m]
             C = Cs[N - 1 - m]
-            if HAS_RESET:
-                before = tl.where(reset, 0.0, before)
-            dq += Ms[N - m] * g                                                  # dq_t = M_tᵀ g_t
             A += g * q
             if HAS_CLIP:
                 written = v * k
@@ -384,7 +408,7 @@ def _gradient_block(
                 dvc += W_t * theta
             if HAS_RESET:
                 A = tl.where(reset, 0.0, A)
-            new = ((dq, dk, dvc),) + new
+            new = ((dqs[N - 1 - m], dk, dvc),) + new
             g = then_g
             q = then_q
         sums = new
@@ -411,9 +435,9 @@ def gradients_kernel(
 ):
     """Gradients of one segment of one batch row, in reverse; A = dL/dM enters through AA and leaves there for the segment before.
 
-    Grid (B * segments, groups of `bands` row bands, strips of columns). Per N steps and row band: start from the checkpoint, replay up to the N
-    steps, replay those keeping M and C in registers, then go back. Sums over rows stay in registers across the bands of a group; DVC, DK, DQ
-    hold one partial sum per group, DTH, DV one per strip.
+    Grid (B * segments, groups of `bands` row bands, strips of columns). Per N steps and row band: start from the checkpoint, replay up to
+    the N steps, replay those keeping M and C in registers, then go back. Sums over rows stay in registers across the bands of a group; DVC,
+    DK, DQ hold one partial sum per group, DTH, DV one per strip.
     """
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
@@ -445,5 +469,6 @@ def gradients_kernel(
         _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, last - 1 - i, row, cols, col_ok, bands, clip,
                         V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, 1, G, R, W, WHOLE)
     for i in range(blocks):
-        _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, even - (i + 1) * N, row, cols, col_ok, bands, clip,
-                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, N, G, R, W, WHOLE)
+        _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, even - (i + 1) * N, row, cols, col_ok, bands,
+                        clip, V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST,
+                        S, N, G, R, W, WHOLE)

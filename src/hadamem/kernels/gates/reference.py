@@ -1,0 +1,25 @@
+"""The judge: SHM's gates in plain PyTorch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def widths(V: int, K: int, calibrated: bool, shortcut: bool) -> list[int]:
+    """How wide each part of the joint projection is: k, q, v, vc, shortcut, eta."""
+    return [K, K, V, K if calibrated else 0, V if shortcut else 0, 1]
+
+
+def gates_reference(
+    P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """See `gates`."""
+    k, q, v, vc, s, eta = P.split(widths(V, K, calibrated, shortcut), dim=-1)
+    if normalize:
+        k, q = _sum_to_one(torch.relu(k)), _sum_to_one(torch.relu(q))
+    return k, q, torch.sigmoid(eta) * v, vc if calibrated else None, s if shortcut else None
+
+
+def _sum_to_one(x: Tensor) -> Tensor:
+    return x / (1e-5 + x.sum(-1, keepdim=True))

@@ -1,0 +1,139 @@
+"""The `triton` backend of SHM's gates: one pass over the projection each way. Every program handles one step of one batch row."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .._ops import fold_batch, forbid_double_backward
+from .reference import widths
+
+EPS = tl.constexpr(1e-5)
+
+
+@triton.jit
+def _positive(x):
+    return tl.where(x <= 0, 0.0, x)     # relu that lets nan through
+
+
+@triton.jit
+def forward_kernel(P, KO, QO, VO, CO, SO, V: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, NORMALIZE: tl.constexpr,
+                   CALIBRATED: tl.constexpr, SHORTCUT: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64)
+    P += n * WIDTH
+    i = tl.arange(0, BV)
+    j = tl.arange(0, BK)
+    row_ok = i < V
+    col_ok = j < K
+    k = tl.load(P + j, mask=col_ok, other=0.0)
+    q = tl.load(P + K + j, mask=col_ok, other=0.0)
+    if NORMALIZE:
+        k = _positive(k)
+        q = _positive(q)
+        k = k / (EPS + tl.sum(k, axis=0))
+        q = q / (EPS + tl.sum(q, axis=0))
+    tl.store(KO + n * K + j, k, mask=col_ok)
+    tl.store(QO + n * K + j, q, mask=col_ok)
+    v = tl.load(P + 2 * K + i, mask=row_ok, other=0.0)
+    eta = tl.load(P + WIDTH - 1)
+    tl.store(VO + n * V + i, tl.sigmoid(eta) * v, mask=row_ok)
+    if CALIBRATED:
+        tl.store(CO + n * K + j, tl.load(P + 2 * K + V + j, mask=col_ok, other=0.0), mask=col_ok)
+    if SHORTCUT:
+        tl.store(SO + n * V + i, tl.load(P + WIDTH - 1 - V + i, mask=row_ok, other=0.0), mask=row_ok)
+
+
+@triton.jit
+def _through_norm(x, dx, NORMALIZE: tl.constexpr):
+    """Gradient of relu(x) / (eps + sum relu(x)) with respect to x."""
+    if NORMALIZE:
+        r = _positive(x)
+        total = EPS + tl.sum(r, axis=0)
+        dx = (dx - tl.sum(dx * r, axis=0) / total) / total
+        return tl.where(x > 0, dx, 0.0)
+    else:
+        return dx
+
+
+@triton.jit
+def backward_kernel(P, DKO, DQO, DVO, DCO, DSO, DP, V: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, NORMALIZE: tl.constexpr,
+                    CALIBRATED: tl.constexpr, SHORTCUT: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64)
+    P += n * WIDTH
+    DP += n * WIDTH
+    i = tl.arange(0, BV)
+    j = tl.arange(0, BK)
+    row_ok = i < V
+    col_ok = j < K
+    k = tl.load(P + j, mask=col_ok, other=0.0)
+    q = tl.load(P + K + j, mask=col_ok, other=0.0)
+    tl.store(DP + j, _through_norm(k, tl.load(DKO + n * K + j, mask=col_ok, other=0.0), NORMALIZE), mask=col_ok)
+    tl.store(DP + K + j, _through_norm(q, tl.load(DQO + n * K + j, mask=col_ok, other=0.0), NORMALIZE), mask=col_ok)
+    v = tl.load(P + 2 * K + i, mask=row_ok, other=0.0)
+    dv = tl.load(DVO + n * V + i, mask=row_ok, other=0.0)
+    gate = tl.sigmoid(tl.load(P + WIDTH - 1))
+    tl.store(DP + 2 * K + i, gate * dv, mask=row_ok)
+    tl.store(DP + WIDTH - 1, gate * (1 - gate) * tl.sum(dv * v, axis=0))
+    if CALIBRATED:
+        tl.store(DP + 2 * K + V + j, tl.load(DCO + n * K + j, mask=col_ok, other=0.0), mask=col_ok)
+    if SHORTCUT:
+        tl.store(DP + WIDTH - 1 - V + i, tl.load(DSO + n * V + i, mask=row_ok, other=0.0), mask=row_ok)
+
+
+def _launch(kernel: Any, P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool, *tensors: Tensor) -> None:
+    B, T, width = P.shape
+    with torch.cuda.device(P.device) if P.is_cuda else nullcontext():
+        kernel[(B * T,)](P, *tensors, V=V, K=K, WIDTH=width, NORMALIZE=normalize, CALIBRATED=calibrated, SHORTCUT=shortcut,
+                         BV=triton.next_power_of_2(V), BK=triton.next_power_of_2(K), num_warps=1)
+
+
+def _forward(P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    k, q, v, vc, s = outputs = _outputs(P, V, K, normalize, calibrated, shortcut)
+    _launch(forward_kernel, P.contiguous(), V, K, normalize, calibrated, shortcut, k, q, v, vc, s)
+    return outputs
+
+
+def _backward(P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool,
+              dk: Tensor, dq: Tensor, dv: Tensor, dvc: Tensor, ds: Tensor) -> Tensor:
+    dP = torch.empty_like(P, memory_format=torch.contiguous_format)
+    grads = [x.contiguous() for x in (dk, dq, dv, dvc, ds)]
+    _launch(backward_kernel, P.contiguous(), V, K, normalize, calibrated, shortcut, *grads, dP)
+    return dP
+
+
+def _outputs(P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    B, T, _ = P.shape
+    k, q, v, vc, s = (P.new_empty(B, T, width) if width else P.new_empty(0) for width in widths(V, K, calibrated, shortcut)[:5])
+    return k, q, v, vc, s
+
+
+_op = torch.library.custom_op("hadamem::gates_triton", _forward, mutates_args=())
+_grad_op = torch.library.custom_op("hadamem::gates_triton_backward", _backward, mutates_args=())
+_op.register_fake(_outputs)
+_grad_op.register_fake(lambda P, *args: torch.empty_like(P, memory_format=torch.contiguous_format))
+
+
+def _setup_context(ctx, inputs, output):
+    P, *ctx.options = inputs
+    ctx.save_for_backward(P)
+
+
+def _differentiate(ctx, *grads):
+    return (_grad_op(*ctx.saved_tensors, *ctx.options, *grads), None, None, None, None, None)
+
+
+_op.register_autograd(_differentiate, setup_context=_setup_context)
+forbid_double_backward(_grad_op, "gates", "triton")
+fold_batch(_op, outputs=5)
+fold_batch(_grad_op, outputs=1)
+
+
+def gates_triton(P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool):
+    """See `gates`."""
+    k, q, v, vc, s = _op(P, V, K, normalize, calibrated, shortcut)
+    return k, q, v, vc if calibrated else None, s if shortcut else None

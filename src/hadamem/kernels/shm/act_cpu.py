@@ -1,0 +1,330 @@
+"""One acting step of a whole SHM module in one call (numba): norm, projections, gates, recurrence, read, output layer.
+
+Saves: some twenty small torch calls, and the quarrel over the cores between torch's threads, which keep spinning after every matrix
+product, and ours; M is read once and written once. Loses: CPU, float32 and no gradients only, and nothing can be put between the parts.
+
+Batch rows are worked on in tiles of 16 or 32. The vectors (k, q, v, ...) of a tile lie transposed, [width, rows]: a weight then multiplies
+whole vectors of rows, and is used as it lies in its [out, in] matrix: no copy of the weights is made or kept. The memory is vectorised along
+its own rows. Every sum runs in an order that the sizes of the module alone fix, whatever the batch and the threads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._numba import jit, parallel
+from .._vectors import (
+    LANES, add, at_least, at_most, div, fill, fma, get, get_byte, get_int, load, low_bits_as_power, mul, put, sqrt, store, sub, total,
+)
+from .fused_cpu import EXP2
+
+TILE = 2 * LANES   # batch rows that share a pass over the weights
+f = np.float32
+ZERO, HALF, ONE = f(0), f(0.5), f(1)
+C1, C2, C3, C4, C5 = (f(c) for c in EXP2[np.float32])
+ROUNDER = f(1.5 * 2 ** 23 + 126)   # leaves n + 126 in the low bits: the power below is 2^(n - 1)
+LIMIT = f(126)
+RATE = f(-2 * math.log2(math.e))   # 1 + tanh(z) = 2 / (1 + 2^(RATE z))
+
+
+def usable() -> bool:
+    """Whether numba compiles at all: addresses cannot be followed in plain Python."""
+    return not numba.config.DISABLE_JIT
+
+
+@jit(inline="always")
+def _spread(x, limit):
+    """(1 + 2^x) / 2, which is 1 / C for x = RATE z; limit None if |x| cannot exceed LIMIT."""
+    if limit is not None:
+        x = at_most(at_least(x, fill(-limit)), fill(limit))
+    t = add(x, fill(ROUNDER))
+    r = sub(x, sub(t, fill(ROUNDER)))
+    p = fma(r, fill(C5), fill(C4))
+    p = fma(r, p, fill(C3))
+    p = fma(r, p, fill(C2))
+    p = fma(r, p, fill(C1))
+    p = fma(r, p, fill(ONE))
+    return fma(p, low_bits_as_power(t), fill(HALF))
+
+
+@jit(inline="always")
+def _limited(p, clip):
+    return p if clip is None else at_most(at_least(p, fill(-clip)), fill(clip))
+
+
+@jit()
+def _remember(source, stride, target, V, K, theta, vc, v, R, gate, k, q, h, pad, limit, clip):
+    """One step of one batch row's memory [V, K], from `source` to `target`; v and h lie R floats apart, theta is a row of the table."""
+    whole = K // LANES * LANES
+    for i in range(0, V, 2):
+        i1 = min(i + 1, V - 1)   # an odd last row is worked on twice, with the same result
+        a0, a1 = fill(get(theta, i) * RATE), fill(get(theta, i1) * RATE)
+        v0, v1 = fill(get(v, i * R) * gate), fill(get(v, i1 * R) * gate)
+        s0 = s1 = fill(ZERO)
+        for j in range(0, whole, LANES):
+            k_j, q_j, vc_j = load(k, j), load(q, j), load(vc, j)
+            p0 = div(load(source, i * stride + j), _spread(mul(a0, vc_j), limit))     # eq. 14
+            p1 = div(load(source, i1 * stride + j), _spread(mul(a1, vc_j), limit))
+            p0 = _limited(fma(v0, k_j, p0), clip)                                     # eqs. 8, 9
+            p1 = _limited(fma(v1, k_j, p1), clip)
+            store(target, i * K + j, p0)
+            store(target, i1 * K + j, p1)
+            s0 = fma(p0, q_j, s0)                                                     # eq. 2
+            s1 = fma(p1, q_j, s1)
+        h0, h1 = total(s0), total(s1)
+        if whole < K:
+            h0 += _remember_rest(source, stride, target, i, whole, K, a0, v0, vc, k, q, pad, limit, clip)
+            h1 += _remember_rest(source, stride, target, i1, whole, K, a1, v1, vc, k, q, pad, limit, clip)
+        put(h, i * R, h0)
+        put(h, i1 * R, h1)
+
+
+@jit(inline="always")
+def _remember_rest(source, stride, target, i, whole, K, a, v, vc, k, q, pad, limit, clip):
+    """The last columns of a row, if they do not fill a vector."""
+    for j in range(whole, K):
+        put(pad, j - whole, get(source, i * stride + j))
+    p = div(load(pad, 0), _spread(mul(a, load(vc, whole)), limit))
+    store(pad, 0, _limited(fma(v, load(k, whole), p), clip))
+    h = ZERO
+    for j in range(whole, K):
+        p_j = get(pad, j - whole)
+        put(target, i * K + j, p_j)
+        h += p_j * get(q, j)
+    return h
+
+
+@jit()
+def _linear(x, D, R, W, outputs, bias, y):
+    """y [outputs, R] = W [outputs, D] x [D, R] + bias; bias 0 if there is none."""
+    for r in range(0, R, TILE):
+        wide = R - r > LANES
+        o = 0
+        while o < outputs:
+            four = o + 4 <= outputs
+            w0 = W + 4 * o * D
+            if four:
+                w1, w2, w3 = w0 + 4 * D, w0 + 8 * D, w0 + 12 * D
+                a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = fill(ZERO)
+                if wide:
+                    for d in range(D):
+                        xa, xb = load(x, d * R + r), load(x, d * R + r + LANES)
+                        w = fill(get(w0, d))
+                        a0, b0 = fma(w, xa, a0), fma(w, xb, b0)
+                        w = fill(get(w1, d))
+                        a1, b1 = fma(w, xa, a1), fma(w, xb, b1)
+                        w = fill(get(w2, d))
+                        a2, b2 = fma(w, xa, a2), fma(w, xb, b2)
+                        w = fill(get(w3, d))
+                        a3, b3 = fma(w, xa, a3), fma(w, xb, b3)
+                else:
+                    for d in range(D):
+                        xa = load(x, d * R + r)
+                        a0, a1 = fma(fill(get(w0, d)), xa, a0), fma(fill(get(w1, d)), xa, a1)
+                        a2, a3 = fma(fill(get(w2, d)), xa, a2), fma(fill(get(w3, d)), xa, a3)
+                if bias != 0:
+                    c0, c1, c2, c3 = fill(get(bias, o)), fill(get(bias, o + 1)), fill(get(bias, o + 2)), fill(get(bias, o + 3))
+                    a0, a1, a2, a3 = add(a0, c0), add(a1, c1), add(a2, c2), add(a3, c3)
+                    b0, b1, b2, b3 = add(b0, c0), add(b1, c1), add(b2, c2), add(b3, c3)
+                store(y, o * R + r, a0)
+                store(y, (o + 1) * R + r, a1)
+                store(y, (o + 2) * R + r, a2)
+                store(y, (o + 3) * R + r, a3)
+                if wide:
+                    store(y, o * R + r + LANES, b0)
+                    store(y, (o + 1) * R + r + LANES, b1)
+                    store(y, (o + 2) * R + r + LANES, b2)
+                    store(y, (o + 3) * R + r + LANES, b3)
+                o += 4
+            else:
+                for s in range(r, min(R, r + TILE), LANES):
+                    a = fill(ZERO)
+                    for d in range(D):
+                        a = fma(fill(get(w0, d)), load(x, d * R + s), a)
+                    store(y, o * R + s, a if bias == 0 else add(a, fill(get(bias, o))))
+                o += 1
+
+
+@jit()
+def _layer_norm(x, width, R, weight, bias, eps):
+    """x [width, R], each column on its own, in place; weight 0: no affine part."""
+    n = fill(f(width))
+    for r in range(0, R, LANES):
+        mean = variance = fill(ZERO)
+        for d in range(width):
+            mean = add(mean, load(x, d * R + r))
+        mean = div(mean, n)
+        for d in range(width):
+            c = sub(load(x, d * R + r), mean)
+            variance = fma(c, c, variance)
+        scale = div(fill(ONE), sqrt(add(div(variance, n), fill(eps))))
+        for d in range(width):
+            y = mul(sub(load(x, d * R + r), mean), scale)
+            if weight != 0:
+                y = fma(y, fill(get(weight, d)), fill(get(bias, d)))
+            store(x, d * R + r, y)
+
+
+@jit()
+def _sum_to_one(x, width, R):
+    """relu(x) / (1e-5 + its sum), x [width, R], each column on its own, in place."""
+    zero = fill(ZERO)
+    for r in range(0, R, LANES):
+        s = zero
+        for d in range(width):
+            s = add(s, at_least(load(x, d * R + r), zero))
+        s = add(s, fill(f(1e-5)))
+        for d in range(width):
+            store(x, d * R + r, div(at_least(load(x, d * R + r), zero), s))
+
+
+@jit()
+def _transpose(x, width, R, rows, y, stride):
+    """x [width, R] -> y [rows, stride]."""
+    for r in range(rows):
+        for d in range(width):
+            put(y, r * stride + d, get(x, d * R + r))
+
+
+@jit()
+def _greatest(x, n):
+    """The largest |x|, nan aside."""
+    greatest = ZERO
+    for i in range(n):
+        greatest = max(greatest, abs(get(x, i)))
+    return greatest
+
+
+# What the kernel finds in its array of numbers: sizes, flags, then addresses (0: there is none).
+B_, D_, V_, K_, O_, NORMALIZE, READ_NORM, SCRATCH, SCRATCH_SIZE, X, M0, RESET, ROWS, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC = range(21)
+SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y = range(21, 27)
+
+
+@jit()
+def _act(a, norm_eps, read_eps, clip, piece, first, last):
+    """Everything for the batch rows first..last."""
+    D, V, K, O = a[D_], a[V_], a[K_], a[O_]
+    KP = (K + LANES - 1) // LANES * LANES
+    x = a[SCRATCH] + 4 * a[SCRATCH_SIZE] * piece
+    gate = x + 4 * TILE * D
+    kt = gate + 4 * TILE
+    qt = kt + 4 * TILE * K
+    ct = qt + 4 * TILE * K
+    v = ct + 4 * TILE * K
+    h = v + 4 * TILE * V
+    shortcut = h + 4 * TILE * V
+    y = shortcut + 4 * TILE * V
+    k = y + 4 * TILE * O
+    q = k + 4 * TILE * KP
+    c = q + 4 * TILE * KP
+    nothing = c + 4 * TILE * KP
+    pad = nothing + 4 * KP
+    for j in range(0, KP + LANES, LANES):
+        store(nothing, j, fill(ZERO))
+    for b in range(first, last, TILE):
+        rows = min(TILE, last - b)
+        R = TILE if rows > LANES else LANES
+        for r in range(rows):
+            for d in range(D):
+                put(x, d * R + r, get(a[X], (b + r) * D + d))
+        for r in range(rows, R):
+            for d in range(D):
+                put(x, d * R + r, ZERO)
+        if a[NORM_W] != 0:
+            _layer_norm(x, D, R, a[NORM_W], a[NORM_B], f(norm_eps))
+        _linear(x, D, R, a[ETA], 1, 0, gate)
+        _linear(x, D, R, a[KEY], K, 0, kt)
+        _linear(x, D, R, a[QUERY], K, 0, qt)
+        _linear(x, D, R, a[VC], K, 0, ct)
+        _linear(x, D, R, a[VALUE], V, 0, v)
+        if a[SHORTCUT] != 0:
+            _linear(x, D, R, a[SHORTCUT], V, a[SHORTCUT_B], shortcut)
+        if a[NORMALIZE] != 0:
+            _sum_to_one(kt, K, R)
+            _sum_to_one(qt, K, R)
+        for r in range(rows):   # the padding of these is used, but by nothing that lasts
+            for j in range(KP - LANES, KP, LANES):
+                store(k, r * KP + j, fill(ZERO))
+                store(q, r * KP + j, fill(ZERO))
+                store(c, r * KP + j, fill(ZERO))
+        _transpose(kt, K, R, rows, k, KP)
+        _transpose(qt, K, R, rows, q, KP)
+        _transpose(ct, K, R, rows, c, KP)
+        for i in range(0, V * R, LANES):
+            store(h, i, fill(ZERO))
+        theta, steepest = 0, ZERO
+        for r in range(rows):
+            row = a[THETA]
+            if a[ROWS] != 0:
+                row += 4 * V * get_int(a[ROWS], b + r)
+            if row != theta:
+                theta, steepest = row, _greatest(row, V) * -RATE
+            source, stride = a[M0] + 4 * V * K * (b + r), K
+            if a[RESET] != 0 and get_byte(a[RESET], b + r) != 0:
+                source, stride = nothing, 0
+            target = a[M1] + 4 * V * K * (b + r)
+            g = ONE / (ONE + f(math.exp(-get(gate, r))))
+            if steepest * _greatest(c + 4 * KP * r, K) < LIMIT:
+                _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
+                          pad, None, clip)
+            else:
+                _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
+                          pad, LIMIT, clip)
+        if a[READ_NORM] != 0:
+            _layer_norm(h, V, R, 0, 0, f(read_eps))
+        if a[SHORTCUT] != 0:
+            for i in range(0, V * R, LANES):
+                store(h, i, add(load(h, i), load(shortcut, i)))
+        _linear(h, V, R, a[OUT], O, a[OUT_B], y)
+        _transpose(y, O, R, rows, a[Y] + 4 * O * b, O)
+
+
+class Weights(NamedTuple):
+    """What a module brings along: float32, contiguous, on the CPU; None where it has no such part."""
+
+    theta: Tensor               # [L, V]
+    key: Tensor                 # [K, D]
+    query: Tensor               # [K, D]
+    value: Tensor               # [V, D]
+    eta: Tensor                 # [1, D]
+    vc: Tensor                  # [K, D]
+    out: Tensor                 # [O, V]
+    out_bias: Tensor            # [O]
+    norm: Tensor | None         # [D]
+    norm_bias: Tensor | None    # [D]
+    shortcut: Tensor | None     # [V, D]
+    shortcut_bias: Tensor | None   # [V]
+
+
+def act(x: Tensor, M0: Tensor, reset: Tensor | None, rows: Tensor | None, w: Weights, *, norm_eps: float, read_eps: float | None,
+        normalize_keys: bool, clip: float | None) -> tuple[Tensor, Tensor]:
+    """One step of SHM: x [B, D], M0 [B, V, K], reset [B] bool, rows [B] int64 -> y [B, O] and the new M [B, V, K].
+
+    rows are the rows of theta (None: the first for all); read_eps None: no norm on the read. All tensors are contiguous, on the CPU, floats
+    in float32; shapes are not checked, and wrong ones read memory that is not theirs.
+    """
+    B, D = x.shape
+    V, K = M0.shape[1:]
+    O = w.out.shape[0]
+    M, y = x.new_empty(B, V, K), x.new_empty(B, O)
+    size = TILE * (D + 1 + 3 * K + 3 * V + O) + (3 * TILE + 1) * (K + LANES) + LANES
+    size = -(-size // LANES) * LANES   # whole cache lines: threads must not share one
+    scratch = torch.empty(4 * max(1, torch.get_num_threads()), size)
+    numbers = [B, D, V, K, O, normalize_keys, read_eps is not None, scratch.data_ptr(), size]
+    tensors = (x, M0, reset, rows, w.theta, w.norm, w.norm_bias, w.key, w.query, w.value, w.eta, w.vc, w.shortcut, w.shortcut_bias,
+               w.out, w.out_bias, M, y)
+    numbers += [0 if t is None else t.data_ptr() for t in tensors]
+    a = np.array(numbers, np.int64)
+    limit = None if clip is None else f(clip)
+
+    def work(piece: int, first: int, last: int) -> None:
+        _act(a, norm_eps, read_eps or 0.0, limit, piece, first, last)
+
+    parallel(work, B, B * V * K)
+    return y, M

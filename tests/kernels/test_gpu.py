@@ -1,0 +1,155 @@
+"""What only a real GPU can show of the fused kernels: large shapes, CUDA graphs, determinism, memory, torch.compile."""
+
+import pytest
+import torch
+
+import hadamem as hm
+
+pytestmark = pytest.mark.gpu
+
+
+def vectors(B, T, V, K=None, seed=0, dtype=torch.float32):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    widths = (V, K or V, V, K or V, K or V)
+    scales = (0.1, 1, 1, 0.2, 0.2)
+    return [torch.randn(B, T, n, device="cuda", generator=generator, dtype=dtype) * s for n, s in zip(widths, scales, strict=True)]
+
+
+def results(backend, inputs, M0=None, reset=None, clip=None):
+    leaves = [x.clone().requires_grad_() for x in (*inputs, *([] if M0 is None else [M0]))]
+    h, M = hm.kernels.shm(*leaves[:5], M0=None if M0 is None else leaves[5], reset=reset, clip=clip, backend=backend)
+    loss = (h * torch.linspace(-1, 1, h.numel(), device="cuda", dtype=h.dtype).reshape(h.shape)).sum() + M.sum()
+    return [h.detach(), M.detach(), *torch.autograd.grad(loss, leaves)]
+
+
+def worst(got, want):
+    """The largest error of any result, relative to that result's largest entry."""
+    return max(float((a.double() - b.double()).abs().max() / b.double().abs().max()) for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("T", [1, 17, 1024])
+@pytest.mark.parametrize("H", [24, 72, 128, 256])
+def test_matches_a_float64_loop(H, T):
+    inputs = vectors(2, T, H)
+    generator = torch.Generator("cuda").manual_seed(1)
+    M0 = torch.randn(2, H, H, device="cuda", generator=generator)
+    reset = torch.rand(2, T, device="cuda", generator=generator) < 0.02
+    want = results("reference", [x.double() for x in inputs], M0.double(), reset)
+    assert worst(results("triton", inputs, M0, reset), want) < 2e-5
+
+
+ODD = [(1, 1000, 128, 128), (9, 130, 40, 156), (70, 33, 5, 5), (2, 65, 512, 512), (16, 100, 96, 12)]
+
+
+@pytest.mark.parametrize(("B", "T", "V", "K"), ODD)
+def test_odd_shapes_and_segments(B, T, V, K):
+    inputs = vectors(B, T, V, K)
+    reset = torch.rand(B, T, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) < 0.05
+    want = results("reference", [x.double() for x in inputs], None, reset)
+    assert worst(results("triton", inputs, None, reset), want) < 2e-5
+
+
+@pytest.mark.parametrize("H", [5, 24, 128, 156])
+def test_clip_in_float64(H):
+    inputs = vectors(2, 50, H, dtype=torch.float64)
+    assert worst(results("triton", inputs, clip=0.3), results("reference", inputs, clip=0.3)) < 1e-10
+
+
+def test_gradients_are_the_same_bit_for_bit_every_time():
+    inputs = vectors(8, 300, 128)
+    reset = torch.rand(8, 300, device="cuda") < 0.05
+    first = results("triton", inputs, None, reset)
+    for _ in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(first, results("triton", inputs, None, reset), strict=True))
+
+
+def test_inf_and_nan_end_at_the_next_reset():
+    inputs = vectors(2, 200, 128)
+    reset = torch.zeros(2, 200, dtype=torch.bool, device="cuda")
+    reset[:, 100] = True
+    clean = hm.kernels.shm(*inputs, reset=reset, backend="triton")[0]
+    inputs[2][0, 40], inputs[3][0, 50] = float("inf"), float("nan")
+    dirty, M = hm.kernels.shm(*inputs, reset=reset, backend="triton")
+    assert not dirty[0, 50:100].isfinite().any()
+    assert torch.equal(dirty[0, 100:], clean[0, 100:])
+    assert torch.equal(dirty[1], clean[1])
+    assert M.isfinite().all()
+
+
+def test_a_hundred_thousand_steps_in_one_call():
+    inputs = [x.requires_grad_() for x in vectors(1, 100_000, 128)]
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    h, _ = hm.kernels.shm(*inputs, backend="triton")
+    h.sum().backward()
+    vector = 100_000 * 128 * 4
+    checkpoints = 100_000 / 8 * 128 * 128 * 4
+    assert torch.cuda.max_memory_allocated() - before < 2.5 * checkpoints + 40 * vector   # [B, T, H, H] would be 6.5 GB
+    assert all(x.grad.isfinite().all() for x in inputs)
+
+
+@pytest.mark.parametrize("row_mode", ["first", "step", "episode"])
+def test_training_and_acting_inside_cuda_graphs(row_mode):
+    memory = hm.SHM(16, 8, memory_size=64, row_mode=row_mode, theta_init=1.0).cuda()
+    x = torch.randn(4, 70, 16, device="cuda")
+    reset = torch.rand(4, 70, device="cuda") < 0.05
+    state = memory.initial_state(4)
+
+    def train():
+        y, _ = memory(x, state, reset)
+        return y, torch.autograd.grad(y.square().sum(), list(memory.parameters()))
+
+    def act():
+        with torch.no_grad():
+            return memory.step(x[:, 0], state, reset[:, 0])
+
+    for run in (train, act):
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                want = run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = run()
+        graph.replay()
+        torch.cuda.synchronize()
+        for a, b in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_compiles_without_a_graph_break():
+    memory = hm.SHM(16, 8, memory_size=32).cuda()
+    x = torch.randn(3, 20, 16, device="cuda")
+    want, _ = memory(x)
+    compiled = torch.compile(memory, fullgraph=True)
+    got, _ = compiled(x)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    got.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in memory.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_keeps_the_memory_in_float32(dtype):
+    memory = hm.SHM(16, 8, memory_size=32).cuda()
+    x = torch.randn(3, 20, 16, device="cuda")
+    with torch.autocast("cuda", dtype):
+        y, state = memory(x)
+    assert y.dtype == dtype
+    assert state.M.dtype == torch.float32
+    torch.testing.assert_close(y.float(), memory(x)[0], rtol=0.05, atol=0.05)
+
+
+def test_gru_under_capture_resets_inside_the_sequence():
+    memory = hm.GRU(6, memory_size=10).cuda()
+    x, reset = torch.randn(3, 12, 6, device="cuda"), torch.rand(3, 12, device="cuda") < 0.3
+    with torch.no_grad():
+        want, _ = memory(x, None, reset)
+        state = memory.initial_state(3)
+        memory(x, state, reset)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got, _ = memory(x, state, reset)
+        graph.replay()
+    torch.testing.assert_close(got, want)
