@@ -53,8 +53,9 @@ def stages(B, T, H, resets, quick):
     theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets)
     dM = torch.zeros(B, H, H, device="cuda")
     chosen = backend.plan_forward(B, T, H, H, None)
-    plans = [chosen, dataclasses.replace(chosen, N=2), dataclasses.replace(chosen, R=chosen.R * 2, groups=chosen.groups // 2)]
-    for plan in plans[:1] if quick else dict.fromkeys(plans):
+    plans = [chosen, dataclasses.replace(chosen, N=2)]
+    plans += [dataclasses.replace(chosen, R=R, groups=H // R) for R in (chosen.R // 2, chosen.R * 2)]
+    for plan in plans[:1] if quick and (B != 8 or resets) else dict.fromkeys(plans):
         keep, backend.plan_forward = backend.plan_forward, lambda *a, p=plan: p
         ms = graph_ms(lambda: backend.forward(theta, vc, v, k, q, None, reset, None, "tanh", True))
         print(f"  forward  {ms:.3f} ms  {plan}", flush=True)
@@ -101,6 +102,34 @@ def whole(B, T, H):
           f"in a graph {graph_ms(run):.3f} ms", flush=True)
 
 
+def single_step(B, H):
+    """The recurrence alone, at T = 1, under plans of several sizes."""
+    theta, vc, v, k, q, _, _ = inputs(B, 1, H)
+    reset = torch.zeros(B, 1, dtype=torch.bool, device="cuda")
+    M0 = torch.randn(B, H, H, device="cuda")
+    chosen = backend.plan_forward(B, 1, H, H, None)
+    for R, warps in ((chosen.R, chosen.warps), (1, 1), (2, 1), (8, 1), (8, 4), (16, 4)):
+        plan = dataclasses.replace(chosen, R=R, warps=warps, groups=H // R)
+        keep, backend.plan_forward = backend.plan_forward, lambda *a, p=plan: p
+        ms = graph_ms(lambda: backend.forward(theta, vc, v, k, q, M0, reset, None, "tanh", False))
+        print(f"  single step B={B} H={H} R={R} warps={warps}: {1e3 * ms:.1f} us", flush=True)
+        backend.plan_forward = keep
+
+
+def profile(B, H):
+    """Where the time of one `SHM.step` goes, kernel by kernel."""
+    memory = hm.SHM(64, 64, memory_size=H).cuda()
+    x, state, reset = torch.randn(B, 64, device="cuda"), memory.initial_state(B), torch.zeros(B, dtype=torch.bool, device="cuda")
+    with torch.no_grad():
+        memory.step(x, state, reset)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
+            for _ in range(20):
+                memory.step(x, state, reset)
+            torch.cuda.synchronize()
+    for event in sorted(profiler.key_averages(), key=lambda e: -e.self_device_time_total):
+        print(f"  {event.self_device_time_total / 20:7.2f} us  {event.count / 20:.0f} x {event.key[:90]}", flush=True)
+
+
 def acting(B, H):
     """One whole `SHM.step` inside a CUDA graph."""
     memory = hm.SHM(64, 64, memory_size=H).cuda()
@@ -124,6 +153,8 @@ def main() -> None:
         whole(B, 1024, 128)
     for B in (8, 64):
         acting(B, 128)
+    single_step(64, 128)
+    profile(64, 128)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def test_triton_matches_reference(B, T, V, K, normalize, calibrated, shortcut):
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator().manual_seed(0)
-    P = torch.randn(B, T, sum(widths(V, K, calibrated, shortcut)), generator=generator).to(device)
+    P = torch.randn(B, T, sum(widths(V, K, calibrated, shortcut)) + (B - 1) * 3, generator=generator).to(device)
     results = []
     for run in (gates_reference, gates_triton):
         leaf = P.clone().requires_grad_()

@@ -213,7 +213,7 @@ def test_random_c_has_mean_one_and_replays():
 
 def test_clip_needs_a_calibration_without_a_tensor():
     memory = hm.SHM(3, 2, 4, calibration="fixed", clip=1.0)
-    with pytest.raises(ValueError, match="clip works with a calibration that gives Factors or None; FixedC"):
+    with pytest.raises(ValueError, match="clip works with a calibration that gives Factors or None, FixedC"):
         memory(torch.randn(1, 2, 3))
 
 

@@ -58,3 +58,13 @@ def _wraps_grad(x: Tensor) -> bool:
         if x.requires_grad:
             return True
     return False
+
+
+def is_plain(*tensors: Tensor | None) -> bool:
+    """Whether these are ordinary tensors in eager mode, so that a kernel can be called without the operator around it.
+
+    The operator is what torch.compile, export, vmap and tensor subclasses need; in eager mode it costs more than a small kernel.
+    """
+    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+        return False
+    return all(x is None or type(x) is Tensor or type(x) is torch.nn.Parameter for x in tensors)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba import types
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
+from numba.extending import models, register_model
 
 LANES = 16
 _VECTOR = ir.VectorType(ir.FloatType(), LANES)
@@ -35,6 +35,10 @@ class _Model(models.PrimitiveModel):
 vector = Vector()
 
 
+def intrinsic(function: Any) -> Any:
+    return extending.intrinsic(function)
+
+
 def _pointer(builder: Any, address: Any, index: Any, kind: Any) -> Any:
     base = builder.inttoptr(address, ir.FloatType().as_pointer())
     return builder.bitcast(builder.gep(base, [index]), kind.as_pointer())
@@ -54,7 +58,7 @@ def _call(builder: Any, name: str, args: tuple[Any, ...]) -> Any:
 def load(context, address, index):
     """The vector at float number `index` from the address; it need not be aligned."""
     def generate(context, builder, signature, args):
-        return builder.load(_pointer(builder, *args, _VECTOR), align=4)
+        return builder.load(_pointer(builder, args[0], args[1], _VECTOR), align=4)
     return vector(types.int64, types.int64), generate
 
 
@@ -70,7 +74,7 @@ def store(context, address, index, x):
 def get(context, address, index):
     """Float number `index` from the address."""
     def generate(context, builder, signature, args):
-        return builder.load(_pointer(builder, *args, ir.FloatType()), align=4)
+        return builder.load(_pointer(builder, args[0], args[1], ir.FloatType()), align=4)
     return types.float32(types.int64, types.int64), generate
 
 
@@ -98,6 +102,15 @@ def get_byte(context, address, index):
         base = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
         return builder.load(builder.gep(base, [args[1]]), align=1)
     return types.uint8(types.int64, types.int64), generate
+
+
+@intrinsic
+def count(context, address, index, step):
+    """Add `step` to int64 number `index` from the address, as one act among all threads; the number before."""
+    def generate(context, builder, signature, args):
+        base = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.atomic_rmw("add", builder.gep(base, [args[1]]), args[2], "seq_cst")
+    return types.int64(types.int64, types.int64, types.int64), generate
 
 
 @intrinsic

@@ -41,6 +41,12 @@ class _RNN(Memory):
         self.rnn = self.kind(input_size, memory_size, batch_first=True)
         self.out = None if output_size is None else nn.Linear(memory_size, output_size)
 
+    def train(self, mode: bool = True):
+        """The library module stays in training mode: cuDNN gives no gradients otherwise, and without dropout nothing else differs."""
+        super().train(mode)
+        self.rnn.train()
+        return self
+
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):
         device, dtype = self.state_options(device, dtype)
         return self.state_type(*(torch.zeros(batch_size, self.memory_size, device=device, dtype=dtype) for _ in self.state_type._fields))
@@ -51,6 +57,8 @@ class _RNN(Memory):
         for name, s in zip(state._fields, state, strict=True):
             if s.shape[1:] != (self.memory_size,):
                 raise ValueError(f"state.{name} must have shape [B, {self.memory_size}], got {list(s.shape)}")
+        if x.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing():
+            self.rnn.flatten_parameters()     # a copied module's weights lie apart; nothing to do otherwise
         wide, narrow = state[0].dtype, self.rnn.weight_ih_l0.dtype
         x, state = x.to(narrow), tuple(s.to(narrow) for s in state)
         if reset is None or x.shape[1] == 1 or self.resets_only_at_start:

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
+from ..states import State
+from . import _acting
 from .base import Memory, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
 
@@ -48,6 +50,8 @@ class SHM(Memory):
     """
 
     state_type = SHMState
+
+    _padding: Tensor
 
     def __init__(
         self,
@@ -89,6 +93,8 @@ class SHM(Memory):
         self.shortcut = nn.Linear(D, V) if shortcut else None
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
         self.out = nn.Linear(V, self.output_size)
+        width = 2 * K + V + (K if isinstance(self.calibration, Theta) else 0) + (V if shortcut else 0) + 1
+        self.register_buffer("_padding", torch.zeros(-width % 8, D), persistent=False)   # rows that round the joint projection up to 8s
 
     @classmethod
     def paper(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
@@ -131,6 +137,14 @@ class SHM(Memory):
         h, M = self._remember(C, v, k, q, state.M, reset)
         return self._read(h, shortcut), SHMState(M, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
 
+    def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """One step: x [B, input_size], reset [B] bool -> y [B, output_size] and the next state; without gradients on a CPU, in one call."""
+        done = _acting.step(self, x, state, reset)
+        if done is None:
+            return super().step(x, state, reset)
+        y, M, clock = done
+        return y, SHMState(M, clock)
+
     def _project(self, x: Tensor) -> kernels.Gates:
         """All linear maps of x in one matrix product: k, q [B, T, K], gated v [B, T, V], vc and shortcut (without its bias) or None."""
         table = isinstance(self.calibration, Theta)
@@ -139,12 +153,15 @@ class SHM(Memory):
             layers.append(self.calibration.vc)
         if self.shortcut is not None:
             layers.append(self.shortcut)
-        P = F.linear(x, torch.cat([layer.weight for layer in (*layers, self.eta)]))
+        P = F.linear(x, torch.cat([*(layer.weight for layer in (*layers, self.eta)), self._padding]))
         return kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, self.shortcut is not None, self.backend)
 
     def _read(self, h: Tensor, shortcut: Tensor | None) -> Tensor:
         """y from M q: the norm, the shortcut, the output layer."""
         bias = None if self.shortcut is None else self.shortcut.bias
+        if h.is_cuda and not torch.is_grad_enabled() and type(self.out) is nn.Linear and not self.out._forward_hooks:
+            eps = None if self.read_norm is None else self.read_norm.eps
+            return kernels.readout(h, shortcut, bias, self.out.weight, self.out.bias, eps, self.backend)
         if self.read_norm is not None:
             h = F.layer_norm(h, (self.memory_size,), None, bias, self.read_norm.eps)   # the shortcut's bias comes along for free
         elif bias is not None:

@@ -609,8 +609,11 @@ def _left_alone(module: nn.Module) -> Iterator[None]:
     modes = [(m, m.training) for m in module.modules()]
     values = {name: v.detach().clone() for name, v in module.state_dict().items()}
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    tf32 = matmul.allow_tf32, cudnn.allow_tf32
     with torch.random.fork_rng(devices), torch.enable_grad():
         module.eval()
+        matmul.allow_tf32 = cudnn.allow_tf32 = False     # the tolerances are those of float32
         try:
             yield
         finally:
@@ -620,6 +623,7 @@ def _left_alone(module: nn.Module) -> Iterator[None]:
                         v.copy_(values[name])
             for m, mode in modes:
                 m.training = mode
+            matmul.allow_tf32, cudnn.allow_tf32 = tf32
 
 
 def _same_kind(got: Any, want: Any, what: str) -> None:

@@ -15,7 +15,8 @@ def gates_reference(
     P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """See `gates`."""
-    k, q, v, vc, s, eta = P.split(widths(V, K, calibrated, shortcut), dim=-1)
+    parts = widths(V, K, calibrated, shortcut)
+    k, q, v, vc, s, eta, _ = P.split([*parts, P.shape[-1] - sum(parts)], dim=-1)
     if normalize:
         k, q = _sum_to_one(torch.relu(k)), _sum_to_one(torch.relu(q))
     return k, q, torch.sigmoid(eta) * v, vc if calibrated else None, s if shortcut else None

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._ops import fold_batch, forbid_double_backward
+from .._ops import fold_batch, forbid_double_backward, is_plain
 from .reference import widths
 
 EPS = tl.constexpr(1e-5)
@@ -22,8 +22,8 @@ def _positive(x):
 
 
 @triton.jit
-def forward_kernel(P, KO, QO, VO, CO, SO, V: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, NORMALIZE: tl.constexpr,
-                   CALIBRATED: tl.constexpr, SHORTCUT: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr):
+def forward_kernel(P, KO, QO, VO, CO, SO, V: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, ETA: tl.constexpr,
+                   NORMALIZE: tl.constexpr, CALIBRATED: tl.constexpr, SHORTCUT: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr):
     n = tl.program_id(0).to(tl.int64)
     P += n * WIDTH
     i = tl.arange(0, BV)
@@ -40,12 +40,12 @@ def forward_kernel(P, KO, QO, VO, CO, SO, V: tl.constexpr, K: tl.constexpr, WIDT
     tl.store(KO + n * K + j, k, mask=col_ok)
     tl.store(QO + n * K + j, q, mask=col_ok)
     v = tl.load(P + 2 * K + i, mask=row_ok, other=0.0)
-    eta = tl.load(P + WIDTH - 1)
+    eta = tl.load(P + ETA)
     tl.store(VO + n * V + i, tl.sigmoid(eta) * v, mask=row_ok)
     if CALIBRATED:
         tl.store(CO + n * K + j, tl.load(P + 2 * K + V + j, mask=col_ok, other=0.0), mask=col_ok)
     if SHORTCUT:
-        tl.store(SO + n * V + i, tl.load(P + WIDTH - 1 - V + i, mask=row_ok, other=0.0), mask=row_ok)
+        tl.store(SO + n * V + i, tl.load(P + ETA - V + i, mask=row_ok, other=0.0), mask=row_ok)
 
 
 @triton.jit
@@ -61,8 +61,8 @@ def _through_norm(x, dx, NORMALIZE: tl.constexpr):
 
 
 @triton.jit
-def backward_kernel(P, DKO, DQO, DVO, DCO, DSO, DP, V: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, NORMALIZE: tl.constexpr,
-                    CALIBRATED: tl.constexpr, SHORTCUT: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr):
+def backward_kernel(P, DKO, DQO, DVO, DCO, DSO, DP, V: tl.constexpr, K: tl.constexpr, WIDTH: tl.constexpr, ETA: tl.constexpr,
+                    NORMALIZE: tl.constexpr, CALIBRATED: tl.constexpr, SHORTCUT: tl.constexpr, BV: tl.constexpr, BK: tl.constexpr):
     n = tl.program_id(0).to(tl.int64)
     P += n * WIDTH
     DP += n * WIDTH
@@ -76,19 +76,22 @@ def backward_kernel(P, DKO, DQO, DVO, DCO, DSO, DP, V: tl.constexpr, K: tl.const
     tl.store(DP + K + j, _through_norm(q, tl.load(DQO + n * K + j, mask=col_ok, other=0.0), NORMALIZE), mask=col_ok)
     v = tl.load(P + 2 * K + i, mask=row_ok, other=0.0)
     dv = tl.load(DVO + n * V + i, mask=row_ok, other=0.0)
-    gate = tl.sigmoid(tl.load(P + WIDTH - 1))
+    gate = tl.sigmoid(tl.load(P + ETA))
     tl.store(DP + 2 * K + i, gate * dv, mask=row_ok)
-    tl.store(DP + WIDTH - 1, gate * (1 - gate) * tl.sum(dv * v, axis=0))
+    tl.store(DP + ETA, gate * (1 - gate) * tl.sum(dv * v, axis=0))
     if CALIBRATED:
         tl.store(DP + 2 * K + V + j, tl.load(DCO + n * K + j, mask=col_ok, other=0.0), mask=col_ok)
+    for rest in tl.static_range(ETA + 1, WIDTH):
+        tl.store(DP + rest, 0.0)
     if SHORTCUT:
-        tl.store(DP + WIDTH - 1 - V + i, tl.load(DSO + n * V + i, mask=row_ok, other=0.0), mask=row_ok)
+        tl.store(DP + ETA - V + i, tl.load(DSO + n * V + i, mask=row_ok, other=0.0), mask=row_ok)
 
 
 def _launch(kernel: Any, P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool, *tensors: Tensor) -> None:
     B, T, width = P.shape
     with torch.cuda.device(P.device) if P.is_cuda else nullcontext():
-        kernel[(B * T,)](P, *tensors, V=V, K=K, WIDTH=width, NORMALIZE=normalize, CALIBRATED=calibrated, SHORTCUT=shortcut,
+        kernel[(B * T,)](P, *tensors, V=V, K=K, WIDTH=width, ETA=sum(widths(V, K, calibrated, shortcut)) - 1,
+                         NORMALIZE=normalize, CALIBRATED=calibrated, SHORTCUT=shortcut,
                          BV=triton.next_power_of_2(V), BK=triton.next_power_of_2(K), num_warps=1)
 
 
@@ -118,22 +121,36 @@ _op.register_fake(_outputs)
 _grad_op.register_fake(lambda P, *args: torch.empty_like(P, memory_format=torch.contiguous_format))
 
 
-def _setup_context(ctx, inputs, output):
+def _keep(ctx, inputs, output=None):
     P, *ctx.options = inputs
     ctx.save_for_backward(P)
 
 
-def _differentiate(ctx, *grads):
-    return (_grad_op(*ctx.saved_tensors, *ctx.options, *grads), None, None, None, None, None)
+def _differentiate(ctx, *grads, run=_grad_op):
+    return (run(*ctx.saved_tensors, *ctx.options, *grads), None, None, None, None, None)
 
 
-_op.register_autograd(_differentiate, setup_context=_setup_context)
+_op.register_autograd(_differentiate, setup_context=_keep)
 forbid_double_backward(_grad_op, "gates", "triton")
 fold_batch(_op, outputs=5)
 fold_batch(_grad_op, outputs=1)
 
 
+class _Eager(torch.autograd.Function):
+    """The same without the operator's cost."""
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        _keep(ctx, inputs)
+        return _forward(*inputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return _differentiate(ctx, *grads, run=_grad_op if torch.is_grad_enabled() else _backward)
+
+
 def gates_triton(P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool):
     """See `gates`."""
-    k, q, v, vc, s = _op(P, V, K, normalize, calibrated, shortcut)
+    run = _Eager.apply if is_plain(P) else _op
+    k, q, v, vc, s = run(P, V, K, normalize, calibrated, shortcut)
     return k, q, v, vc if calibrated else None, s if shortcut else None

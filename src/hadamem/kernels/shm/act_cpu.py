@@ -4,26 +4,48 @@ Saves: some twenty small torch calls, and the quarrel over the cores between tor
 product, and ours; M is read once and written once. Loses: CPU, float32 and no gradients only, and nothing can be put between the parts.
 
 Batch rows are worked on in tiles of 16 or 32. The vectors (k, q, v, ...) of a tile lie transposed, [width, rows]: a weight then multiplies
-whole vectors of rows, and is used as it lies in its [out, in] matrix: no copy of the weights is made or kept. The memory is vectorised along
-its own rows. Every sum runs in an order that the sizes of the module alone fix, whatever the batch and the threads.
+whole vectors of rows, and is used as it lies in its [out, in] matrix: no copy of the weights is made or kept. The memory is vectorised
+along its own rows. Every sum runs in an order that the sizes of the module alone fix, whatever the batch and the threads.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
 import torch
+from numba.core import config
 from torch import Tensor
 
-from .._numba import jit, parallel
+from ... import random
+from .._numba import jit, share, split
+from .._recycle import empty
 from .._vectors import (
-    LANES, add, at_least, at_most, div, fill, fma, get, get_byte, get_int, load, low_bits_as_power, mul, put, sqrt, store, sub, total,
+    LANES,
+    add,
+    at_least,
+    at_most,
+    count,
+    div,
+    fill,
+    fma,
+    get,
+    get_byte,
+    get_int,
+    load,
+    low_bits_as_power,
+    mul,
+    put,
+    sqrt,
+    store,
+    sub,
+    total,
 )
 from .fused_cpu import EXP2
 
+GOLDEN, FIRST, SECOND = (np.uint64(x % 2 ** 64) for x in (random._GOLDEN, random._FIRST, random._SECOND))
+SHIFTS = tuple(np.uint64(x) for x in (30, 27, 31, 32))
 TILE = 2 * LANES   # batch rows that share a pass over the weights
 f = np.float32
 ZERO, HALF, ONE = f(0), f(0.5), f(1)
@@ -35,7 +57,7 @@ RATE = f(-2 * math.log2(math.e))   # 1 + tanh(z) = 2 / (1 + 2^(RATE z))
 
 def usable() -> bool:
     """Whether numba compiles at all: addresses cannot be followed in plain Python."""
-    return not numba.config.DISABLE_JIT
+    return not config.DISABLE_JIT   # type: ignore[attr-defined]
 
 
 @jit(inline="always")
@@ -193,6 +215,16 @@ def _transpose(x, width, R, rows, y, stride):
 
 
 @jit()
+def _draw(clock, high):
+    """`random.integers(clock, high)` for one clock."""
+    x = np.uint64(clock) * GOLDEN
+    x = (x ^ (x >> SHIFTS[0])) * FIRST
+    x = (x ^ (x >> SHIFTS[1])) * SECOND
+    x ^= x >> SHIFTS[2]
+    return np.int64((x >> SHIFTS[3]) * np.uint64(high) >> SHIFTS[3])
+
+
+@jit()
 def _greatest(x, n):
     """The largest |x|, nan aside."""
     greatest = ZERO
@@ -202,16 +234,18 @@ def _greatest(x, n):
 
 
 # What the kernel finds in its array of numbers: sizes, flags, then addresses (0: there is none).
-B_, D_, V_, K_, O_, NORMALIZE, READ_NORM, SCRATCH, SCRATCH_SIZE, X, M0, RESET, ROWS, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC = range(21)
-SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y = range(21, 27)
+B_, D_, V_, K_, O_, L_, NORMALIZE, READ_NORM, TILE_SIZE, SCRATCH_SIZE, SCRATCH = range(11)
+X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y = range(11, 29)
+TAKEN, WORKERS, DONE = 40, 48, 56   # counters, each in a cache line of its own
+NUMBERS = 64
 
 
 @jit()
-def _act(a, norm_eps, read_eps, clip, piece, first, last):
-    """Everything for the batch rows first..last."""
+def _act_rows(a, norm_eps, read_eps, clip, worker, b, rows):
+    """Everything for the batch rows b, b + 1, ... (`rows` of them, at most TILE)."""
     D, V, K, O = a[D_], a[V_], a[K_], a[O_]
     KP = (K + LANES - 1) // LANES * LANES
-    x = a[SCRATCH] + 4 * a[SCRATCH_SIZE] * piece
+    x = a[SCRATCH] + 4 * a[SCRATCH_SIZE] * worker
     gate = x + 4 * TILE * D
     kt = gate + 4 * TILE
     qt = kt + 4 * TILE * K
@@ -227,62 +261,84 @@ def _act(a, norm_eps, read_eps, clip, piece, first, last):
     pad = nothing + 4 * KP
     for j in range(0, KP + LANES, LANES):
         store(nothing, j, fill(ZERO))
-    for b in range(first, last, TILE):
-        rows = min(TILE, last - b)
-        R = TILE if rows > LANES else LANES
-        for r in range(rows):
-            for d in range(D):
-                put(x, d * R + r, get(a[X], (b + r) * D + d))
-        for r in range(rows, R):
-            for d in range(D):
-                put(x, d * R + r, ZERO)
-        if a[NORM_W] != 0:
-            _layer_norm(x, D, R, a[NORM_W], a[NORM_B], f(norm_eps))
-        _linear(x, D, R, a[ETA], 1, 0, gate)
-        _linear(x, D, R, a[KEY], K, 0, kt)
-        _linear(x, D, R, a[QUERY], K, 0, qt)
-        _linear(x, D, R, a[VC], K, 0, ct)
-        _linear(x, D, R, a[VALUE], V, 0, v)
-        if a[SHORTCUT] != 0:
-            _linear(x, D, R, a[SHORTCUT], V, a[SHORTCUT_B], shortcut)
-        if a[NORMALIZE] != 0:
-            _sum_to_one(kt, K, R)
-            _sum_to_one(qt, K, R)
-        for r in range(rows):   # the padding of these is used, but by nothing that lasts
-            for j in range(KP - LANES, KP, LANES):
-                store(k, r * KP + j, fill(ZERO))
-                store(q, r * KP + j, fill(ZERO))
-                store(c, r * KP + j, fill(ZERO))
-        _transpose(kt, K, R, rows, k, KP)
-        _transpose(qt, K, R, rows, q, KP)
-        _transpose(ct, K, R, rows, c, KP)
+    R = TILE if rows > LANES else LANES
+    for r in range(rows):
+        for d in range(D):
+            put(x, d * R + r, get(a[X], (b + r) * D + d))
+    for r in range(rows, R):
+        for d in range(D):
+            put(x, d * R + r, ZERO)
+    if a[NORM_W] != 0:
+        _layer_norm(x, D, R, a[NORM_W], a[NORM_B], f(norm_eps))
+    _linear(x, D, R, a[ETA], 1, 0, gate)
+    _linear(x, D, R, a[KEY], K, 0, kt)
+    _linear(x, D, R, a[QUERY], K, 0, qt)
+    _linear(x, D, R, a[VC], K, 0, ct)
+    _linear(x, D, R, a[VALUE], V, 0, v)
+    if a[SHORTCUT] != 0:
+        _linear(x, D, R, a[SHORTCUT], V, a[SHORTCUT_B], shortcut)
+    if a[NORMALIZE] != 0:
+        _sum_to_one(kt, K, R)
+        _sum_to_one(qt, K, R)
+    for r in range(rows):   # the padding of these is used, but by nothing that lasts
+        for j in range(KP - LANES, KP, LANES):
+            store(k, r * KP + j, fill(ZERO))
+            store(q, r * KP + j, fill(ZERO))
+            store(c, r * KP + j, fill(ZERO))
+    _transpose(kt, K, R, rows, k, KP)
+    _transpose(qt, K, R, rows, q, KP)
+    _transpose(ct, K, R, rows, c, KP)
+    for i in range(0, V * R, LANES):
+        store(h, i, fill(ZERO))
+    theta, steepest = 0, ZERO
+    for r in range(rows):
+        row = a[THETA]
+        if a[CLOCK] != 0:
+            row += 4 * V * _draw(get_int(a[CLOCK], b + r), a[L_])
+        if row != theta:
+            theta, steepest = row, _greatest(row, V) * -RATE
+        source, stride = a[M0] + 4 * V * K * (b + r), K
+        if a[RESET] != 0 and get_byte(a[RESET], b + r) != 0:
+            source, stride = nothing, 0
+        target = a[M1] + 4 * V * K * (b + r)
+        g = ONE / (ONE + f(math.exp(-get(gate, r))))
+        if steepest * _greatest(c + 4 * KP * r, K) < LIMIT:
+            _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
+                      pad, None, clip)
+        else:
+            _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
+                      pad, LIMIT, clip)
+    if a[READ_NORM] != 0:
+        _layer_norm(h, V, R, 0, 0, f(read_eps))
+    if a[SHORTCUT] != 0:
         for i in range(0, V * R, LANES):
-            store(h, i, fill(ZERO))
-        theta, steepest = 0, ZERO
-        for r in range(rows):
-            row = a[THETA]
-            if a[ROWS] != 0:
-                row += 4 * V * get_int(a[ROWS], b + r)
-            if row != theta:
-                theta, steepest = row, _greatest(row, V) * -RATE
-            source, stride = a[M0] + 4 * V * K * (b + r), K
-            if a[RESET] != 0 and get_byte(a[RESET], b + r) != 0:
-                source, stride = nothing, 0
-            target = a[M1] + 4 * V * K * (b + r)
-            g = ONE / (ONE + f(math.exp(-get(gate, r))))
-            if steepest * _greatest(c + 4 * KP * r, K) < LIMIT:
-                _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
-                          pad, None, clip)
-            else:
-                _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
-                          pad, LIMIT, clip)
-        if a[READ_NORM] != 0:
-            _layer_norm(h, V, R, 0, 0, f(read_eps))
-        if a[SHORTCUT] != 0:
-            for i in range(0, V * R, LANES):
-                store(h, i, add(load(h, i), load(shortcut, i)))
-        _linear(h, V, R, a[OUT], O, a[OUT_B], y)
-        _transpose(y, O, R, rows, a[Y] + 4 * O * b, O)
+            store(h, i, add(load(h, i), load(shortcut, i)))
+    _linear(h, V, R, a[OUT], O, a[OUT_B], y)
+    _transpose(y, O, R, rows, a[Y] + 4 * O * b, O)
+
+
+@jit()
+def _act(a, norm_eps, read_eps, clip):
+    """Take tiles until none is left. Each thread calls this; counting here needs no GIL."""
+    counters, size = a.ctypes.data, a[TILE_SIZE]
+    tiles = (a[B_] + size - 1) // size
+    tile = count(counters, TAKEN, 1)
+    if tile < tiles:
+        worker = count(counters, WORKERS, 1)
+        while tile < tiles:
+            _act_rows(a, norm_eps, read_eps, clip, worker, tile * size, min(size, a[B_] - tile * size))
+            count(counters, DONE, 1)
+            tile = count(counters, TAKEN, 1)
+
+
+@jit()
+def _done(a):
+    """Whether all tiles are done; looks at it for about half a millisecond."""
+    tiles = (a[B_] + a[TILE_SIZE] - 1) // a[TILE_SIZE]
+    looks = 0
+    while looks < 100_000 and count(a.ctypes.data, DONE, 0) < tiles:
+        looks += 1
+    return looks < 100_000
 
 
 class Weights(NamedTuple):
@@ -302,29 +358,31 @@ class Weights(NamedTuple):
     shortcut_bias: Tensor | None   # [V]
 
 
-def act(x: Tensor, M0: Tensor, reset: Tensor | None, rows: Tensor | None, w: Weights, *, norm_eps: float, read_eps: float | None,
+def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: Weights, *, norm_eps: float, read_eps: float | None,
         normalize_keys: bool, clip: float | None) -> tuple[Tensor, Tensor]:
-    """One step of SHM: x [B, D], M0 [B, V, K], reset [B] bool, rows [B] int64 -> y [B, O] and the new M [B, V, K].
+    """One step of SHM: x [B, D], M0 [B, V, K], reset [B] bool, clock [B] int64 -> y [B, O] and the new M [B, V, K].
 
-    rows are the rows of theta (None: the first for all); read_eps None: no norm on the read. All tensors are contiguous, on the CPU, floats
-    in float32; shapes are not checked, and wrong ones read memory that is not theirs.
+    The clock is the step's, and draws the rows of theta (None: the first row for all); read_eps None: no norm on the read. All tensors are
+    contiguous, on the CPU, floats in float32; shapes are not checked, and wrong ones read memory that is not theirs.
     """
     B, D = x.shape
     V, K = M0.shape[1:]
     O = w.out.shape[0]
-    M, y = x.new_empty(B, V, K), x.new_empty(B, O)
+    M, y = empty(B, V, K), torch.empty(B, O, dtype=torch.float32, device=x.device)
     size = TILE * (D + 1 + 3 * K + 3 * V + O) + (3 * TILE + 1) * (K + LANES) + LANES
     size = -(-size // LANES) * LANES   # whole cache lines: threads must not share one
-    scratch = torch.empty(4 * max(1, torch.get_num_threads()), size)
-    numbers = [B, D, V, K, O, normalize_keys, read_eps is not None, scratch.data_ptr(), size]
-    tensors = (x, M0, reset, rows, w.theta, w.norm, w.norm_bias, w.key, w.query, w.value, w.eta, w.vc, w.shortcut, w.shortcut_bias,
+    threads = min(split(B, B * V * K)[0], -(-B // LANES))
+    scratch = empty(threads, size)
+    tile = TILE if threads == 1 or 4 * TILE * threads <= B else LANES
+    numbers = [B, D, V, K, O, w.theta.shape[0], normalize_keys, read_eps is not None, tile, size, scratch.data_ptr()]
+    tensors = (x, M0, reset, clock, w.theta, w.norm, w.norm_bias, w.key, w.query, w.value, w.eta, w.vc, w.shortcut, w.shortcut_bias,
                w.out, w.out_bias, M, y)
     numbers += [0 if t is None else t.data_ptr() for t in tensors]
-    a = np.array(numbers, np.int64)
+    a = np.array(numbers + [0] * (NUMBERS - len(numbers)), np.int64)
     limit = None if clip is None else f(clip)
 
-    def work(piece: int, first: int, last: int) -> None:
-        _act(a, norm_eps, read_eps or 0.0, limit, piece, first, last)
+    def work(scratch: Tensor = scratch) -> None:   # a helper that comes late has its own hold on what it looks at
+        _act(a, norm_eps, read_eps or 0.0, limit)
 
-    parallel(work, B, B * V * K)
+    share(work, threads, lambda: _done(a))
     return y, M

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .._ops import fold_batch, forbid_double_backward, needs_grad
+from .._ops import fold_batch, forbid_double_backward, is_plain, needs_grad
 
 Run = Callable[..., tuple[Tensor, Tensor]]
 
@@ -26,6 +26,8 @@ def make_op(backend: str, forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
         with an empty tensor where the input was None.
     Both must return new tensors (no views of their inputs), bit for bit the same for the same inputs.
     """
+
+    backward_kernel = backward
 
     def run_forward(theta: Tensor | None, vc: Tensor | None, v: Tensor, k: Tensor, q: Tensor, M0: Tensor | None, reset: Tensor | None,
                     clip: float | None, calibration: str, save: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,25 +53,47 @@ def make_op(backend: str, forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
         return tuple(v.new_empty(0) if x is None else torch.empty_like(x, memory_format=torch.contiguous_format)
                      for x in (theta, vc, v, k, q, M0))
 
-    def setup_context(ctx, inputs, output):
-        theta, vc, v, k, q, M0, reset, ctx.clip, ctx.calibration, ctx.save = inputs
-        ctx.save_for_backward(theta, vc, v, k, q, M0, reset, output[2])
+    def keep(ctx, inputs, checkpoints):
+        theta, vc, v, k, q, M0, reset, ctx.clip, ctx.calibration = inputs
+        ctx.set_materialize_grads(False)     # or the checkpoints would get a gradient of zeros, as large as they are
+        ctx.save_for_backward(theta, vc, v, k, q, M0, reset, checkpoints)
 
-    def differentiate(ctx, dh, dM, _):
-        if not ctx.save:
-            raise RuntimeError(f"hadamem::shm_{backend} was run with save=False and keeps nothing for a backward pass")
+    def differentiate(ctx, dh, dM, run):
         theta, vc, v, k, q, M0, reset, checkpoints = ctx.saved_tensors
-        grads = grad_op(theta, vc, v, k, q, M0, reset, ctx.clip, ctx.calibration, checkpoints, dh, dM)
+        dh = torch.zeros_like(v, memory_format=torch.contiguous_format) if dh is None else dh
+        dM = v.new_zeros(v.shape[0], v.shape[-1], k.shape[-1]) if dM is None else dM
+        grads = run(theta, vc, v, k, q, M0, reset, ctx.clip, ctx.calibration, checkpoints, dh, dM)
         inputs = (theta, vc, v, k, q, M0)
-        return (*(None if x is None else g for x, g in zip(inputs, grads, strict=True)), None, None, None, None)
+        return (*(None if x is None else g for x, g in zip(inputs, grads, strict=True)), None, None, None)
 
-    op.register_autograd(differentiate, setup_context=setup_context)
+    def differentiate_op(ctx, dh, dM, _):
+        if ctx.saved_tensors[-1].numel() == 0:
+            raise RuntimeError(f"hadamem::shm_{backend} was run with save=False and keeps nothing for a backward pass")
+        return (*differentiate(ctx, dh, dM, grad_op), None)
+
+    op.register_autograd(differentiate_op, setup_context=lambda ctx, inputs, output: keep(ctx, inputs[:-1], output[2]))
     forbid_double_backward(grad_op, "shm", backend)
     fold_batch(op, outputs=3)
     fold_batch(grad_op, outputs=6)
 
+    class Eager(torch.autograd.Function):
+        """The same without the operator's cost."""
+
+        @staticmethod
+        def forward(ctx, *inputs):
+            h, M, checkpoints = forward(*inputs, True)
+            keep(ctx, inputs, checkpoints)
+            return h, M
+
+        @staticmethod
+        def backward(ctx, dh, dM):
+            return differentiate(ctx, dh, dM, grad_op if torch.is_grad_enabled() else backward_kernel)   # grad_op refuses a second time
+
     def run(theta, vc, v, k, q, M0, reset, clip, calibration):
-        h, M, _ = op(theta, vc, v, k, q, M0, reset, clip, calibration, needs_grad(theta, vc, v, k, q, M0))
-        return h, M
+        args = (theta, vc, v, k, q, M0, reset, clip, calibration)
+        save = needs_grad(theta, vc, v, k, q, M0)
+        if not is_plain(theta, vc, v, k, q, M0, reset):
+            return op(*args, save)[:2]
+        return Eager.apply(*args) if save else forward(*args, False)[:2]
 
     return run

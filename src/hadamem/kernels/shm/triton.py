@@ -40,10 +40,11 @@ class Plan:
     bands: int = 1      # row bands that one program of the backward walks through
     groups: int = 1     # groups of row bands, each a program
     strips: int = 1     # column bands
+    warps: int = 1      # of a program
 
     @property
     def tile(self) -> dict[str, Any]:
-        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": 1}
+        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": self.warps}
 
 
 def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
@@ -97,10 +98,10 @@ def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
         kernels.forward_kernel[(B * plan.segments, plan.groups)](
             theta, vc, v, k, q, h if start is None else start, h if flags is None else flags, h, M, checkpoints,
             theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0),
-            T, plan.length, plan.segments, 0.0 if clip is None else clip,
+            T, plan.length, plan.segments,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
-            HAS_START=start is not None, HAS_RESET=flags is not None, HAS_CLIP=clip is not None, SAVE=save,
-            S=INTERVAL, WHOLE=_whole(plan, V, K), **plan.tile, **form,
+            HAS_START=start is not None, HAS_RESET=flags is not None, CLIP=clip, SAVE=save,
+            S=INTERVAL, WHOLE=_whole(plan, V, K), LOOP=2 * plan.N <= T, **plan.tile, **form,
         )
     return h, M, checkpoints
 
@@ -125,9 +126,9 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
             theta, vc, v, k, q, dh if flags is None else flags, checkpoints, dh, A,
             by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1],
             theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0),
-            B, T, plan.length, plan.segments, plan.bands, 0.0 if clip is None else clip,
+            B, T, plan.length, plan.segments, plan.bands,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
-            HAS_RESET=flags is not None, HAS_CLIP=clip is not None, GAIN=FORMS[calibration][1],
+            HAS_RESET=flags is not None, CLIP=clip, GAIN=FORMS[calibration][1],
             S=INTERVAL, WHOLE=_whole(plan, V, K), **plan.tile, **form,
         )
         dv, *dtheta = _total(by_row)

@@ -30,7 +30,7 @@ def _calibrate(theta, vc, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.const
 
 
 @triton.jit
-def _advance(M, step, clip, HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
+def _advance(M, step, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
              RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr):
     """One write: reset, then M C + v ⊗ k, limited to ±clip (eqs. 8, 9, 14). Returns the new M, and C."""
     theta, v, vc, k, reset = step
@@ -42,8 +42,8 @@ def _advance(M, step, clip, HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CAL
     else:
         C = M                       # not used
         M = M + v * k
-    if HAS_CLIP:
-        M = tl.where(clip < M, clip, tl.where(-clip > M, -clip, M))   # nan stays nan
+    if CLIP is not None:
+        M = tl.where(M > CLIP, CLIP, tl.where(M < -CLIP, -CLIP, M))   # nan stays nan
     return M, C
 
 
@@ -55,7 +55,10 @@ def _over_columns(x):
 
 @triton.jit
 def _store_rows(X, x, mask, FAST: tl.constexpr):
-    """Store x [R]. FAST: by every lane that holds a row, as it is; tl.store would first gather the rows through shared memory."""
+    """Store x [R]. FAST: by every lane that holds a row, as it is; tl.store would first gather the rows through shared memory.
+
+    The predicate stays even where it always holds: with it the assembler keeps the loads of later steps ahead of the store.
+    """
     if FAST:
         tl.inline_asm_elementwise(
             "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.f32 [$1], $2; mov.b32 $0, 0; }", "=r,l,f,r",
@@ -123,16 +126,16 @@ def _tile_columns(strip, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr):
 @triton.jit
 def forward_kernel(
     TH, VC, VV, KK, QQ, START, RESET, OUT, END, CK,
-    th_b, vc_b, v_b, k_b, q_b, T, length, segments, clip,
+    th_b, vc_b, v_b, k_b, q_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
-    HAS_START: tl.constexpr, HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CALIBRATED: tl.constexpr, SAVE: tl.constexpr,
+    HAS_START: tl.constexpr, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr, SAVE: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
-    S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
+    S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, LOOP: tl.constexpr,
 ):
     """Walk one segment of one batch row: h at every step, a checkpoint before every S-th, the memory after the last.
 
     Grid (B * segments, row bands); the tile spans all columns. N steps (N <= T) are computed while the next N are fetched; S is a multiple
-    of 2 N, `length` one of S.
+    of 2 N, `length` one of S. Without LOOP (sequences shorter than 2 N) single steps are all there is.
     """
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
@@ -160,29 +163,32 @@ def forward_kernel(
     first = segment * length
     last = tl.minimum(first + length, T)
     even = first + (last - first) // (2 * N) * (2 * N)
-    one = _load_ahead(TH, VV, VC, KK, QQ, RESET, first, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, N)
-    for t0 in range(first, even, 2 * N):
-        two = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, N)
-        if SAVE:
-            if t0 % S == 0:
-                tl.store(CK + (saved + t0 // S) * (V * K), M, mask=tile_ok)
-        for n in tl.static_range(N):
-            step, q = one[n]
-            M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
-            _store_rows(OUT + (t0 + n) * V, _over_columns(M * q), row < V, FAST)          # eq. 2
-        one = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + 2 * N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
-                          HAS_RESET, CALIBRATED, WHOLE, N)
-        for n in tl.static_range(N):
-            step, q = two[n]
-            M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
-            _store_rows(OUT + (t0 + N + n) * V, _over_columns(M * q), row < V, FAST)
+    one = ()
+    if LOOP:
+        one = _load_ahead(TH, VV, VC, KK, QQ, RESET, first, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, N)
+        for t0 in range(first, even, 2 * N):
+            two = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
+                              HAS_RESET, CALIBRATED, WHOLE, N)
+            if SAVE:
+                if t0 % S == 0:
+                    tl.store(CK + (saved + t0 // S) * (V * K), M, mask=tile_ok)
+            for n in tl.static_range(N):
+                step, q = one[n]
+                M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                _store_rows(OUT + (t0 + n) * V, _over_columns(M * q), row < V, FAST)          # eq. 2
+            one = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + 2 * N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
+                              HAS_RESET, CALIBRATED, WHOLE, N)
+            for n in tl.static_range(N):
+                step, q = two[n]
+                M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                _store_rows(OUT + (t0 + N + n) * V, _over_columns(M * q), row < V, FAST)
     for t in range(even, last):
         if SAVE:
             if t % S == 0:
                 tl.store(CK + (saved + t // S) * (V * K), M, mask=tile_ok)
         step = _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
         q = _load(QQ + t * Q_S, col_ok, WHOLE)
-        M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
+        M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
         _store_rows(OUT + t * V, _over_columns(M * q), row < V, FAST)
     if segment == segments - 1:
         tl.store(END + b * (V * K) + tile, M, mask=tile_ok)
@@ -324,9 +330,9 @@ def _add_three(a, b, c, x, y, z):
 
 @triton.jit
 def _gradient_block(
-    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, t0, first_row, cols, col_ok, bands, clip,
+    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, t0, first_row, cols, col_ok, bands,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
-    HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
+    HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
 ):
@@ -354,7 +360,7 @@ def _gradient_block(
                 if n + 1 < N:                                                    # fetched one step ahead, here and below
                     then = _load_step(TH + rows, VV + rows, VC, KK, RESET, t + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
                                       HAS_RESET, CALIBRATED, WHOLE)
-                M, C = _advance(M, step, clip, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
+                M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
                 step = then
         step = _load_step(TH + rows, VV + rows, VC, KK, RESET, t0, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
         g = _load(DH + t0 * V + rows, row_ok, WHOLE)
@@ -371,7 +377,7 @@ def _gradient_block(
             if HAS_RESET:
                 M = tl.where(step[4], 0.0, M)
             Ms = Ms + (M,)
-            M, C = _advance(M, step, clip, False, HAS_CLIP, CALIBRATED, RATE, PART, FAST)
+            M, C = _advance(M, step, False, CLIP, CALIBRATED, RATE, PART, FAST)
             Cs = Cs + (C,)
             dqs = dqs + (sums[n][0] + M * g,)                                    # dq_t = M_tᵀ g_t
             step = then
@@ -392,13 +398,13 @@ def _gradient_block(
             before = Ms[N - 1 - m]
             C = Cs[N - 1 - m]
             A += g * q
-            if HAS_CLIP:
+            if CLIP is not None:
                 written = v * k
                 if CALIBRATED:
                     written += before * C
                 else:
                     written += before
-                A = tl.where(tl.abs(written) <= clip, A, 0.0)
+                A = tl.where(tl.abs(written) <= CLIP, A, 0.0)
             dk += A * v                                                          # dk_t = Aᵀ v_t
             _store_rows(DV + t * V + row, _over_columns(A * k), row < V, FAST)
             if CALIBRATED:
@@ -427,9 +433,9 @@ def _gradient_block(
 @triton.jit
 def gradients_kernel(
     TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ,
-    th_b, vc_b, v_b, k_b, q_b, B, T, length, segments, bands, clip,
+    th_b, vc_b, v_b, k_b, q_b, B, T, length, segments, bands,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
-    HAS_RESET: tl.constexpr, HAS_CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
+    HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
 ):
@@ -466,9 +472,9 @@ def gradients_kernel(
     DQ += (group * B + b) * T * K
     row = group * bands * R
     for i in range(last - even):
-        _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, last - 1 - i, row, cols, col_ok, bands, clip,
-                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, 1, G, R, W, WHOLE)
+        _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, last - 1 - i, row, cols, col_ok, bands,
+                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, 1, G, R, W, WHOLE)
     for i in range(blocks):
         _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, even - (i + 1) * N, row, cols, col_ok, bands,
-                        clip, V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, HAS_CLIP, CALIBRATED, RATE, PART, GAIN, FAST,
+                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, CLIP, CALIBRATED, RATE, PART, GAIN, FAST,
                         S, N, G, R, W, WHOLE)
