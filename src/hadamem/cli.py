@@ -103,8 +103,8 @@ def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
 
 def _check_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("spec", metavar="package.module:Class", help="the memory; the current folder is importable")
-    parser.add_argument("--input-size", type=int, default=8, metavar="D", help="first argument of Class (default: 8)")
-    parser.add_argument("--output-size", type=int, default=6, metavar="O", help="second argument of Class (default: 6)")
+    parser.add_argument("--input-size", type=int, default=8, metavar="D", help="Class is built with input_size=D (default: 8)")
+    parser.add_argument("--output-size", type=int, default=6, metavar="O", help="and output_size=O (default: 6)")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE",
                         help="a keyword argument of Class, as JSON or else text: --option memory_size=16; repeatable")
 

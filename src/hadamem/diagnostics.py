@@ -115,7 +115,7 @@ def _steps(
     for start in range(0, x.shape[1], chunk):
         part = slice(start, start + chunk)
         features = x[:, part] if memory.norm is None else memory.norm(x[:, part])
-        k, _, v, vc, _ = memory._project(features)
+        k, _, v, vc, _, _ = memory._project(features)
         found = memory._calibrate(features, clock[:, part], None if rows is None else rows[:, part], vc)
         for t in range(features.shape[1]):
             C, dC = _at(found, t, v, k)

@@ -379,7 +379,7 @@ def test_errors_are_those_of_forward():
         ((x[:2], state), ValueError, "batch size 2"),
         ((x, tuple(state)), TypeError, "state must be"),
         ((x, state._replace(M=state.M[:, :4])), ValueError, "state.M must have shape"),
-        ((x[:0], memory.initial_state(0)), ValueError, "at least one row"),
+        ((x[:0], hm.states.index(state, slice(0, 0))), ValueError, "at least one row"),
     ]:
         with pytest.raises(error, match=text):
             memory.step(*args)

@@ -377,7 +377,6 @@ def run(settings: Settings) -> list[Result]:
     worst = max((r.others for r in bench.results if r.others is not None), default=None)
     facts["largest share of other programs"] = worst
     facts["load at the end"] = timing.machine(bench.device)["load"]
-    facts["numba threads"] = sys.modules["numba"].get_num_threads() if "numba" in sys.modules else None
     save(out / "results.json", settings, facts, bench.results)
     print(_legend(bench.device, settings))
     print(f"wrote {out / 'results.json'}")

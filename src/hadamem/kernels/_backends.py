@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 NAMES = ("reference", "scan", "cpu", "triton")
 PREFERRED = {"cpu": ("cpu", "scan"), "cuda": ("triton", "scan")}   # by device type; anything else takes `scan`
@@ -114,8 +116,13 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
                 return table[name](*args)
             except (ValueError, TypeError, torch.OutOfMemoryError):
                 raise
-            except Exception as error:   # a kernel that cannot be built or launched for this shape
-                give_up(op, name, device_type, error)
+            except Exception as error:   # a kernel that cannot be built or launched, at all or for this shape
+                if "memory" in str(error) or "nference tensor" in str(error):
+                    raise                # a slower backend needs more of it; or the caller's mistake
+                _working.discard((op, name, device_type))
+                if _probed(op, name, device_type, probe):
+                    warnings.warn(f"hadamem: backend {name!r} of {op} failed for this call; a slower one takes it. Cause: {error}"[:600],
+                                  RuntimeWarning, stacklevel=4)
                 continue
         return table[name](*args)
     raise AssertionError("the reference backend is always a candidate")
@@ -128,6 +135,8 @@ def _differentiated_by_functorch() -> bool:
     """Whether torch.func.grad, jvp or the like is at work, through which PyTorch takes no custom operator with a backward of its own."""
     if torch.compiler.is_compiling():
         return False
+    if forward_ad._current_level >= 0:
+        return True
     functorch = torch._C._functorch
     stack = functorch.get_interpreter_stack()
     return bool(stack) and any(level.key() in (functorch.TransformType.Grad, functorch.TransformType.Jvp) for level in stack)
@@ -140,11 +149,27 @@ def _probed(op: str, name: str, device_type: str, probe: Callable[[str, str], No
         return True
     if key in _failed:
         return False
-    try:
-        with torch.enable_grad():
-            probe(name, device_type)
-    except Exception as error:
+    if device_type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return True      # nothing else may run on the GPU now: trust it
+    error = _failure(lambda: probe(name, device_type))
+    if error is not None:
         give_up(op, name, device_type, error)
         return False
     _working.add(key)
     return True
+
+
+def _failure(call: Callable[[], None]) -> Exception | None:
+    """What `call` raises in a thread of its own, where none of the caller's modes hold (inference, tracing, transforms, default device)."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="hadamem-probe")
+    thread.start()
+    thread.join()
+    return errors[0] if errors else None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numbers
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -36,10 +39,15 @@ def check_reset(reset: object, B: int, T: int, device: torch.device) -> None:
 def check_clip(clip: object) -> None:
     if clip is None:
         return
-    if isinstance(clip, bool) or not isinstance(clip, (int, float)):
+    if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
         raise TypeError(f"clip must be a positive number or None, got {type(clip).__name__}")
-    if not clip > 0:
+    if not float(clip) > 0:
         raise ValueError(f"clip must be positive, got {clip}; use clip=None for no limit")
+
+
+def without_autocast(device_type: str) -> AbstractContextManager[None]:
+    """Autocast switched off, on devices that have it."""
+    return torch.autocast(device_type, enabled=False) if torch.amp.is_autocast_available(device_type) else nullcontext()
 
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 NO_DOUBLE_BACKWARD = (
     "backend {backend!r} of {op} has no second derivative; call it with backend='scan' (or 'reference') to differentiate twice"
@@ -65,6 +66,24 @@ def is_plain(*tensors: Tensor | None) -> bool:
 
     The operator is what torch.compile, export, vmap and tensor subclasses need; in eager mode it costs more than a small kernel.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+    if not undisturbed():
         return False
     return all(x is None or type(x) is Tensor or type(x) is torch.nn.Parameter for x in tensors)
+
+
+def undisturbed() -> bool:
+    """Whether operations on tensors just run: nothing compiles, traces or transforms them."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+def forbid_forward_mode(name: str, backend: str, *tensors: Tensor | None) -> None:
+    """Raise where a forward-mode derivative would be dropped."""
+    if torch.compiler.is_compiling() or forward_ad._current_level < 0:
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise RuntimeError(f"backend {backend!r} of {name} has no forward-mode derivative; use backend='scan' (or 'reference')")

@@ -29,8 +29,8 @@ def list_memories() -> list[str]:
 
 def make_memory(name: str, input_size: int, output_size: int | None = None, **options: Any) -> Memory:
     """Build a memory by name. `options` are its own keywords; `memory_size`, which all of them take, is the natural width of each."""
-    if name not in MEMORIES:
-        near = difflib.get_close_matches(str(name), MEMORIES, n=1)
+    if not isinstance(name, str) or name not in MEMORIES:
+        near = difflib.get_close_matches(str(name).lower(), MEMORIES, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"unknown memory {name!r}; {hint}choose from {', '.join(MEMORIES)}")
     return MEMORIES[name](input_size, output_size, **options)

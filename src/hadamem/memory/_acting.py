@@ -11,6 +11,7 @@ from torch.autograd import forward_ad
 from torch.nn.modules import module as every_module
 
 from ..kernels import _backends
+from ..kernels._ops import undisturbed
 from .calibration import Theta
 
 if TYPE_CHECKING:
@@ -69,12 +70,8 @@ def step(memory: SHM, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Tens
 
 def _undisturbed() -> bool:
     """Whether operations on tensors just run."""
-    return not (
-        torch.compiler.is_compiling()
-        or torch.is_autocast_enabled("cpu")
-        or torch._C._are_functorch_transforms_active()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._get_tracing_state() is not None
+    return undisturbed() and not (
+        torch.is_autocast_enabled("cpu")
         or forward_ad._current_level >= 0
         or every_module._global_forward_hooks
         or every_module._global_forward_pre_hooks
@@ -88,7 +85,9 @@ def _usable(backend: str) -> bool:
 def _plain(t: Any, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> bool:
     """A tensor whose numbers lie in this machine's memory, as itself and no subclass."""
     kind = type(t)
-    return (kind is Tensor or kind is nn.Parameter) and t.is_cpu and t.dtype is dtype and t.shape == shape and t.layout is torch.strided
+    if kind is not Tensor and kind is not nn.Parameter:
+        return False
+    return t.is_cpu and t.dtype is dtype and t.shape == shape and t.layout is torch.strided and not t.is_neg()
 
 
 _OPTIONAL = ("norm", "shortcut", "read_norm")
@@ -108,12 +107,12 @@ def _overrides_nothing(kind: type) -> bool:
 
 def _weights(memory: SHM) -> list[Tensor | None] | None:
     """The fields of `act_cpu.Weights`, or None if a layer is not what SHM made it, or has a hook."""
-    if not _overrides_nothing(type(memory)) or _altered(memory):
+    if not _overrides_nothing(type(memory)) or altered(memory):
         return None
     D, V, K, O = memory.input_size, memory.memory_size, memory.key_size, memory.output_size
     layers: dict[str, Any] = memory._modules   # looking up an attribute of a module takes half a microsecond
     calibration = layers.get("calibration")
-    if type(calibration) is not Theta or _altered(calibration):
+    if type(calibration) is not Theta or altered(calibration):
         return None
     theta = calibration._parameters.get("theta")
     if theta is None or not _plain(theta, (theta.shape[0], V)) or not theta.is_contiguous():
@@ -129,7 +128,7 @@ def _weights(memory: SHM) -> list[Tensor | None] | None:
         if layer is _Absent:
             found += [None, None]
             continue
-        if type(layer) is not kind or _altered(layer):
+        if type(layer) is not kind or altered(layer):
             return None
         weight: Any = layer._parameters.get("weight")
         bias: Any = layer._parameters.get("bias")
@@ -140,13 +139,14 @@ def _weights(memory: SHM) -> list[Tensor | None] | None:
             if not _plain(bias, shape[:1]) or not bias.is_contiguous():
                 return None
             found.append(bias)
-    if read_norm is not None and (type(read_norm) is not nn.LayerNorm or _altered(read_norm) or read_norm._parameters["weight"] is not None
+    if read_norm is not None and (type(read_norm) is not nn.LayerNorm or altered(read_norm) or read_norm._parameters["weight"] is not None
                                   or read_norm.normalized_shape != (V,)):
         return None
     return found
 
 
-def _altered(layer: nn.Module) -> bool:
+def altered(layer: nn.Module) -> bool:
+    """Whether a layer does more, when it is called, than its class says."""
     return bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__)
 
 

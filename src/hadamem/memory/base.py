@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -76,6 +77,9 @@ class Memory(nn.Module):
         parameter = next(self.parameters(), None)
         if parameter is not None and parameter.device != x.device:
             raise ValueError(f"x is on {x.device} but the module is on {parameter.device}; move one of them with .to()")
+        if parameter is not None and parameter.dtype != x.dtype and not _autocasts(x):
+            raise TypeError(f"x is {x.dtype} but the module's parameters are {parameter.dtype}; convert x with x.to({parameter.dtype}) "
+                            f"or the module with .to({x.dtype})")
         if state is not None:
             kind: type[Any] = self.state_type or tuple
             if not isinstance(state, kind) or not all(isinstance(s, Tensor) for s in state):
@@ -89,10 +93,15 @@ class Memory(nn.Module):
         check_reset(reset, B, T, x.device)
 
 
+def _autocasts(x: Tensor) -> bool:
+    return torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
+
+
 def check_size(name: str, value: object) -> int:
     """A positive whole number, or an error that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be a positive int, got {value!r}")
-    if value <= 0:
+    size = operator.index(value)   # takes numpy's integers too
+    if size <= 0:
         raise ValueError(f"{name} must be positive, got {value}")
-    return value
+    return size

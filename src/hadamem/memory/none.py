@@ -27,6 +27,7 @@ class NoMemory(Memory):
         self.net = nn.Sequential(nn.Linear(input_size, memory_size), nn.ReLU(), nn.Linear(memory_size, self.output_size))
 
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):
+        check_size("batch_size", batch_size)
         device, dtype = self.state_options(device, dtype)
         return NoState(torch.empty(batch_size, 0, device=device, dtype=dtype))
 

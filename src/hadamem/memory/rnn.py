@@ -48,6 +48,7 @@ class _RNN(Memory):
         return self
 
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):
+        check_size("batch_size", batch_size)
         device, dtype = self.state_options(device, dtype)
         return self.state_type(*(torch.zeros(batch_size, self.memory_size, device=device, dtype=dtype) for _ in self.state_type._fields))
 

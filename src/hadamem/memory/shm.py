@@ -83,6 +83,8 @@ class SHM(Memory):
         if backend not in ("auto", *kernels.NAMES):
             raise ValueError(f"unknown backend {backend!r}; choose from auto, {', '.join(kernels.NAMES)}")
         D, V, K = self.input_size, self.memory_size, self.key_size
+        if input_norm and D == 1:
+            raise ValueError("input_norm would make a single feature constant; pass input_norm=False with input_size=1")
         self.norm = nn.LayerNorm(D) if input_norm else None
         self.key = nn.Linear(D, K, bias=False)
         self.query = nn.Linear(D, K, bias=False)
@@ -112,6 +114,7 @@ class SHM(Memory):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                       generator: torch.Generator | None = None) -> SHMState:
         """An empty memory; the clock starts at a random place, drawn with `generator`, where the calibration uses one."""
+        check_size("batch_size", batch_size)
         device, dtype = self.state_options(device, dtype)
         M = torch.zeros(batch_size, self.memory_size, self.key_size, device=device, dtype=dtype)
         if self.calibration.ticks is None:
@@ -130,12 +133,17 @@ class SHM(Memory):
             state = self.initial_state(x.shape[0], device=x.device)
         if state.M.shape[1:] != (self.memory_size, self.key_size):
             raise ValueError(f"state.M must have shape [B, {self.memory_size}, {self.key_size}], got {list(state.M.shape)}")
+        if not state.M.is_floating_point():
+            raise TypeError(f"state.M must have a floating dtype, got {state.M.dtype}")
+        if state.clock.dtype != torch.int64 or state.clock.ndim != 1:
+            raise TypeError(f"state.clock must be an int64 tensor of shape [B], got {state.clock.dtype} {list(state.clock.shape)}; "
+                            "keep what initial_state() gave, or use hm.states.to_vector and from_vector")
         clock = self._clocks(state.clock, x.shape[1], reset)                       # [B, T]
         x = x if self.norm is None else self.norm(x)
-        k, q, v, vc, shortcut = self._project(x)
+        k, q, v, vc, shortcut, bias = self._project(x)
         C = self._calibrate(x, clock, rows, vc)
         h, M = self._remember(C, v, k, q, state.M, reset)
-        return self._read(h, shortcut), SHMState(M, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
+        return self._read(h, shortcut, bias), SHMState(M, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """One step: x [B, input_size], reset [B] bool -> y [B, output_size] and the next state; without gradients on a CPU, in one call."""
@@ -145,25 +153,33 @@ class SHM(Memory):
         y, M, clock = done
         return y, SHMState(M, clock)
 
-    def _project(self, x: Tensor) -> kernels.Gates:
-        """All linear maps of x in one matrix product: k, q [B, T, K], gated v [B, T, V], vc and shortcut (without its bias) or None."""
-        table = isinstance(self.calibration, Theta)
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and the bias it still lacks, each None where there is none.
+
+        All linear maps of x are one matrix product. A layer that was replaced, or has a hook, is called instead.
+        """
+        table, shortcut, bias = isinstance(self.calibration, Theta), self.shortcut, None
         layers = [self.key, self.query, self.value]
         if isinstance(self.calibration, Theta):
             layers.append(self.calibration.vc)
-        if self.shortcut is not None:
-            layers.append(self.shortcut)
-        P = F.linear(x, torch.cat([*(layer.weight for layer in (*layers, self.eta)), self._padding]))
-        return kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, self.shortcut is not None, self.backend)
+        if shortcut is not None:
+            layers.append(shortcut)
+        layers.append(self.eta)
+        if all(type(layer) is nn.Linear and not _acting.altered(layer) for layer in layers):
+            P = F.linear(x, torch.cat([*(layer.weight for layer in layers), self._padding]))
+            bias = None if shortcut is None else shortcut.bias
+        else:
+            P = torch.cat([layer(x) for layer in layers], dim=-1)
+        return *kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, shortcut is not None, self.backend), bias
 
-    def _read(self, h: Tensor, shortcut: Tensor | None) -> Tensor:
-        """y from M q: the norm, the shortcut, the output layer."""
-        bias = None if self.shortcut is None else self.shortcut.bias
-        if h.is_cuda and not torch.is_grad_enabled() and type(self.out) is nn.Linear and not self.out._forward_hooks:
+    def _read(self, h: Tensor, shortcut: Tensor | None, bias: Tensor | None) -> Tensor:
+        """y from M q: the norm, the shortcut and its bias, the output layer."""
+        if h.is_cuda and not torch.is_grad_enabled() and type(self.out) is nn.Linear and not _acting.altered(self.out):
             eps = None if self.read_norm is None else self.read_norm.eps
             return kernels.readout(h, shortcut, bias, self.out.weight, self.out.bias, eps, self.backend)
         if self.read_norm is not None:
-            h = F.layer_norm(h, (self.memory_size,), None, bias, self.read_norm.eps)   # the shortcut's bias comes along for free
+            bias = None if bias is None else bias.to(h.dtype)
+            h = F.layer_norm(h, (self.memory_size,), None, bias, self.read_norm.eps)   # the bias comes along for free
         elif bias is not None:
             h = h + bias
         return self.out(h if shortcut is None else h + shortcut)

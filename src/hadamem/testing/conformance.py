@@ -322,6 +322,10 @@ class _Suite:
             got, got_state = self.module.step(x[:, 0], state, reset)   # type: ignore[operator]
             self.same(got, want[:, 0], "y of step()")
             self.same_state(got_state, want_state, "step()")
+            with torch.no_grad():     # acting may take another way
+                got, got_state = self.module.step(x[:, 0], state, reset)   # type: ignore[operator]
+            self.same(got, want[:, 0], "y of step() without gradient")
+            self.same_state(got_state, want_state, "step() without gradient")
 
     def no_reset(self) -> None:
         x, state = self.x(), self.state()

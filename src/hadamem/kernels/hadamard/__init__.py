@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _backends
-from .._checks import check_reset, check_tensor, compute_dtype
+from .._checks import check_reset, check_tensor, compute_dtype, without_autocast
 from .reference import hadamard_reference
 from .scan import hadamard_scan
 
@@ -45,7 +45,7 @@ def hadamard(
     dtype = compute_dtype(C, U, q, M0)
     C, U = C.to(dtype), U.to(dtype)
     M0 = None if M0 is None else M0.to(dtype)
-    with torch.autocast(U.device.type, enabled=False):
+    with without_autocast(U.device.type):
         M = _backends.run("hadamard", backend, U.device.type, _TABLE, (C, U, M0, reset), _probe)
         if q is None:
             return M

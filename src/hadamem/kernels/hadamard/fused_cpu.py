@@ -106,7 +106,7 @@ def _state(x: Tensor | None, like: Tensor) -> Any:
 
 
 def _flags(reset: Tensor | None) -> Any:
-    return array(torch.empty(0, 0, dtype=torch.bool) if reset is None else reset)
+    return array(torch.empty(0, 0, dtype=torch.bool, device="cpu") if reset is None else reset)
 
 
 hadamard_cpu = make_op("cpu", forward, backward)

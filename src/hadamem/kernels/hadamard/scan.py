@@ -38,7 +38,7 @@ def hadamard_scan(
     if M0 is None and U.shape[1] == 1:
         M0 = torch.zeros_like(U[:, 0])     # a single step: keeps C in the graph, with gradient zero
     if M0 is not None:
-        M = total.P * torch.where(total.cut, 0.0, M0[:, None]) + M
+        M = _times(total.P, torch.where(total.cut, 0.0, M0[:, None])) + M
     if total.low is not None:
         M = _limit(M, total.low, total.high)
     return M
@@ -46,17 +46,21 @@ def hadamard_scan(
 
 def _compose(first: Stretch, second: Stretch) -> Stretch:
     """`first`, then `second`. Masking before the product keeps inf and nan of a dropped episode out of the result."""
-    P = second.P * torch.where(second.cut, 0.0, first.P)
-    Q = second.P * torch.where(second.cut, 0.0, first.Q) + second.Q
+    P = _times(second.P, torch.where(second.cut, 0.0, first.P))
+    Q = _times(second.P, torch.where(second.cut, 0.0, first.Q)) + second.Q
     cut = first.cut | second.cut
     if second.low is None or second.high is None or first.low is None or first.high is None:
         return Stretch(P, Q, cut, None, None)
-    # Past this bound the clamp decides alone; without it P overflows after 128 doublings and 0 * inf is nan.
-    huge = torch.finfo(P.dtype).max ** 0.5
-    P, Q = P.clamp(max=huge), Q.clamp(-huge, huge)
-    low = second.P * torch.where(second.cut, 0.0, first.low) + second.Q
-    high = second.P * torch.where(second.cut, 0.0, first.high) + second.Q
+    huge = torch.finfo(Q.dtype).max / 4
+    Q = Q.clamp(-huge, huge)     # beyond, low and high decide alone; an infinite Q could meet its opposite and make nan
+    low = _times(second.P, torch.where(second.cut, 0.0, first.low)) + second.Q
+    high = _times(second.P, torch.where(second.cut, 0.0, first.high)) + second.Q
     return Stretch(P, Q, cut, _limit(low, second.low, second.high), _limit(high, second.low, second.high))
+
+
+def _times(P: Tensor, x: Tensor) -> Tensor:
+    """P x, where a P that overflowed leaves zero at zero: step by step, 0 times any number of finite factors is 0, not nan."""
+    return torch.where(P.isinf() & (x == 0), 0.0, P) * x
 
 
 def _limit(x: Tensor, low: Tensor, high: Tensor | None) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _backends
+from .._ops import is_plain
 from .reference import readout_reference
 
 MOST_ROWS, MOST_WEIGHTS = 256, 1 << 16   # beyond, the library's matrix product wins
@@ -23,8 +24,9 @@ def readout(h: Tensor, shortcut: Tensor | None, bias: Tensor | None, weight: Ten
     args = (h, shortcut, bias, weight, out_bias, eps)
     tensors = [x for x in args[:5] if isinstance(x, Tensor)]
     small = h.shape[0] * h.shape[1] <= MOST_ROWS and weight.numel() <= MOST_WEIGHTS
-    acting = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and not torch.is_autocast_enabled(h.device.type)
-    if not (h.is_cuda and small and acting and backend in ("auto", "triton") and all(x.dtype == torch.float32 for x in tensors)):
+    acting = not torch.is_grad_enabled() and not torch.is_autocast_enabled(h.device.type)
+    plain = is_plain(*tensors) and all(x.dtype == torch.float32 for x in tensors)
+    if not (h.is_cuda and small and acting and plain and backend in ("auto", "triton")):
         return readout_reference(*args)
     return _backends.run("readout", backend, h.device.type, _TABLE, args, _probe)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _backends
-from .._checks import check_clip, check_reset, check_tensor, compute_dtype
+from .._checks import check_clip, check_reset, check_tensor, compute_dtype, without_autocast
 from .forms import FORMS
 from .reference import shm_reference
 from .scan import shm_scan
@@ -66,7 +66,7 @@ def shm(
 
     dtype = compute_dtype(theta, vc, v, k, q, M0)
     vectors = [None if x is None else x.to(dtype) for x in (theta, vc, v, k, q, M0)]
-    with torch.autocast(v.device.type, enabled=False):
+    with without_autocast(v.device.type):
         h, M = _backends.run("shm", backend, v.device.type, _TABLE,
                              (*vectors, reset, None if clip is None else float(clip), calibration), _probe)
     return h.to(v.dtype), M

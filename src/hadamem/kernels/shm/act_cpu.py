@@ -11,7 +11,7 @@ along its own rows. Every sum runs in an order that the sizes of the module alon
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -381,7 +381,7 @@ def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: We
     a = np.array(numbers + [0] * (NUMBERS - len(numbers)), np.int64)
     limit = None if clip is None else f(clip)
 
-    def work(scratch: Tensor = scratch) -> None:   # a helper that comes late has its own hold on what it looks at
+    def work(held: Any = (scratch, *tensors)) -> None:   # a helper that comes late, even after an interrupt, has its own hold on all of it
         _act(a, norm_eps, read_eps or 0.0, limit)
 
     share(work, threads, lambda: _done(a))

@@ -397,7 +397,7 @@ def _or_empty(x: Tensor | None, like: Tensor) -> Any:
 
 
 def _flags(reset: Tensor | None) -> Any:
-    return array(torch.empty(0, 0, dtype=torch.bool) if reset is None else reset)
+    return array(torch.empty(0, 0, dtype=torch.bool, device="cpu") if reset is None else reset)
 
 
 def forward(

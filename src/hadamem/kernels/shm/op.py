@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .._ops import fold_batch, forbid_double_backward, is_plain, needs_grad
+from .._ops import fold_batch, forbid_double_backward, forbid_forward_mode, is_plain, needs_grad
 
 Run = Callable[..., tuple[Tensor, Tensor]]
 
@@ -91,6 +91,7 @@ def make_op(backend: str, forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
 
     def run(theta, vc, v, k, q, M0, reset, clip, calibration):
         args = (theta, vc, v, k, q, M0, reset, clip, calibration)
+        forbid_forward_mode("shm", backend, theta, vc, v, k, q, M0)
         save = needs_grad(theta, vc, v, k, q, M0)
         if not is_plain(theta, vc, v, k, q, M0, reset):
             return op(*args, save)[:2]

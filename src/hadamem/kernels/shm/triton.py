@@ -205,8 +205,11 @@ def _whole(plan: Plan, V: int, K: int) -> bool:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """The tensor with unit stride along its last axis; batch and time may have any, also 0 (a row that is expanded)."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+    """The tensor with unit stride along its last axis; batch and time may have any, also 0 (a row that is expanded).
+
+    Places within a batch row are 32-bit numbers in the kernels.
+    """
+    return x if x.stride(-1) == 1 and x.stride(1) * x.shape[1] < 1 << 31 else x.contiguous()
 
 
 def _on(x: Tensor) -> AbstractContextManager[Any]:

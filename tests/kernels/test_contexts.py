@@ -1,0 +1,117 @@
+"""Calls in unusual contexts: they neither break the kernels nor put a working backend out of use."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+
+import hadamem as hm
+from hadamem.kernels import _backends, _recycle
+from hadamem.kernels.hadamard import hadamard
+from hadamem.kernels.shm.reference import shm_reference
+from hadamem.kernels.shm.scan import shm_scan
+
+FIRST_CALLS = {
+    "inference mode": "with torch.inference_mode(): memory(x)",
+    "no grad": "with torch.no_grad(): memory(x)",
+    "vmap": "torch.vmap(lambda y: memory(y[None])[0])(x)",
+    "func.grad": "torch.func.grad(lambda y: memory(y)[0].sum())(x)",
+    "fake tensors": "from torch._subclasses import FakeTensorMode\nwith FakeTensorMode(): hm.kernels.shm(*[torch.randn(2, 3, 4)] * 5)",
+    "default device": "with torch.device('meta'): memory(x)",
+    "autocast": "with torch.autocast('cpu', torch.bfloat16): memory(x)",
+    "forward mode": "import torch.autograd.forward_ad as ad\nwith ad.dual_level(): memory(ad.make_dual(x, x))",
+}
+
+
+@pytest.mark.parametrize("context", FIRST_CALLS)
+def test_the_first_call_may_come_in_any_context(context):
+    code = "import torch, warnings\nimport hadamem as hm\nwarnings.simplefilter('error', RuntimeWarning)\n"
+    code += "memory, x = hm.SHM(5, 3, memory_size=4), torch.randn(2, 3, 5)\n" + FIRST_CALLS[context]
+    code += "\nfrom hadamem.kernels import _backends\nassert not _backends._failed, _backends._failed\nmemory(x)[0].sum().backward()\n"
+    code += "assert not _backends._failed, _backends._failed"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=None, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_failure_of_one_call_does_not_put_the_backend_out_of_use(monkeypatch):
+    from hadamem.kernels.shm import _TABLE
+
+    good, x = _TABLE["cpu"], torch.randn(1, 3, 4)
+    monkeypatch.setitem(_TABLE, "cpu", lambda *args: good(*args) if args[2].shape[-1] != 4 or args[2].shape[1] == 2 else 1 / 0)
+    monkeypatch.setattr(_backends, "_failed", {})
+    with pytest.warns(RuntimeWarning, match="failed for this call"):
+        h, _ = hm.kernels.shm(x, x, x, x, x)
+    torch.testing.assert_close(h, shm_reference(x, x, x, x, x, None, None, None, "tanh")[0])
+    assert not _backends._failed
+
+
+def test_out_of_memory_and_inference_tensors_are_the_callers_to_see():
+    x = torch.randn(1, 3, 4, requires_grad=True)
+    with torch.inference_mode():
+        M0 = torch.zeros(1, 4, 4)
+    with pytest.raises(RuntimeError, match="nference tensor"):
+        hm.kernels.shm(x, x, x, x, x, M0)[0].sum().backward()
+    assert ("shm", "cpu", "cpu") not in _backends._failed
+
+
+def test_forward_mode_is_exact_or_refused():
+    x, tangent = torch.randn(1, 3, 4, dtype=torch.float64), torch.randn(1, 3, 4, dtype=torch.float64)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, tangent)
+        want = forward_ad.unpack_dual(hm.kernels.shm(x, x, dual, x, x, backend="reference")[0]).tangent
+        got = forward_ad.unpack_dual(hm.kernels.shm(x, x, dual, x, x)[0]).tangent
+        torch.testing.assert_close(got, want)
+        with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+            hm.kernels.shm(x, x, dual, x, x, backend="cpu")
+
+
+def test_tracing_sees_the_operator():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x = torch.randn(1, 3, 4)
+    graph = make_fx(lambda y: hm.kernels.shm(y, y, y, y, y, backend="cpu")[0])(x)
+    y = torch.randn(1, 3, 4)
+    torch.testing.assert_close(graph(y), shm_reference(y, y, y, y, y, None, None, None, "tanh")[0])
+
+
+def test_scan_keeps_zeros_where_products_overflow():
+    T = 300
+    theta, vc = torch.full((1, T, 2), 20.0), torch.ones(1, T, 2)     # C = 2: the product overflows after 128 steps
+    v, q = torch.ones(1, T, 2), torch.ones(1, T, 2)
+    k = torch.zeros(1, T, 2)
+    k[:, -3:] = 1.0
+    for M0 in (None, torch.zeros(1, 2, 2)):
+        want = shm_reference(theta, vc, v, k, q, M0, None, None, "tanh")
+        got = shm_scan(theta, vc, v, k, q, M0, None, None, "tanh")
+        torch.testing.assert_close(got, want)
+
+
+def test_scan_with_a_clip_sees_small_memories_grow():
+    T = 75
+    theta, vc, zero = torch.full((1, T, 1), 20.0), torch.ones(1, T, 1), torch.zeros(1, T, 1)
+    M0 = torch.full((1, 1, 1), 1e-20)
+    want = shm_reference(theta, vc, zero, zero, vc, M0, None, 1.0, "tanh")
+    torch.testing.assert_close(shm_scan(theta, vc, zero, zero, vc, M0, None, 1.0, "tanh"), want)
+
+
+def test_hadamard_scan_gradients_where_products_overflow():
+    C, U = torch.full((1, 300, 1, 1), 2.0), torch.zeros(1, 300, 1, 1)
+    U[:, -2:] = 1.0
+    U.requires_grad_()
+    M = hadamard(C, U, backend="scan")
+    assert isinstance(M, torch.Tensor)
+    M[:, -1].sum().backward()
+    assert U.grad is not None
+    assert U.grad[0, -2:].flatten().tolist() == [2.0, 1.0]
+
+
+def test_recycled_memory_is_never_shared():
+    a = _recycle.empty(1 << 9, 1 << 9)
+    view, address = a[3:5].numpy(), a.data_ptr()
+    del a
+    b = _recycle.empty(1 << 9, 1 << 9)
+    assert b.data_ptr() != address      # the view still holds the first block
+    del view
+    assert _recycle.empty(1 << 9, 1 << 9).data_ptr() == address
