@@ -238,6 +238,7 @@ def plot(curves: Curves | dict[str, Curves], path: str | Path) -> Path:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
+        from matplotlib.ticker import LogLocator, NullFormatter
     except ImportError as error:
         raise ImportError("plotting needs matplotlib: pip install 'hadamem[plot]'") from error
     named = {"": curves} if isinstance(curves, Curves) else curves
@@ -245,15 +246,25 @@ def plot(curves: Curves | dict[str, Curves], path: str | Path) -> Path:
     panels += [(name, title) for name, title in (("G2_mean", "G2: mean |d prod C / d theta|"),
                                                  ("largest_state", "largest |M|"))
                if any(getattr(c, name) is not None for c in named.values())]
-    figure = Figure(figsize=(3.6 * len(panels), 3.6), dpi=150, layout="constrained")
+    columns = 2 if len(panels) > 1 else 1
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.4 * columns, 3.2 * rows), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
-    for ax, (name, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    axes = figure.subplots(rows, columns, squeeze=False).flatten()
+    for ax in axes[len(panels):]:
+        ax.set_axis_off()
+    for ax, (name, title) in zip(axes, panels, strict=False):
         for label, one in named.items():
             values = getattr(one, name)
             if values is not None:
                 shown = values.abs().clamp(1e-300, 1e300)
                 ax.plot(range(1, len(one) + 1), shown, linewidth=1.8, label=label or None)
         ax.set_yscale("log")
+        low, high = ax.get_ylim()
+        if high < 100 * low:                     # less than two decades: plain numbers, at 1, 2 and 5 only
+            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            ax.yaxis.set_major_formatter("{x:g}")
+            ax.yaxis.set_minor_formatter(NullFormatter())
         ax.set_title(title, fontsize=10)
         ax.set_xlabel("steps")
         ax.grid(True, color="#dddddd", linewidth=0.8)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .._backends import interpreting
+from . import triton_gradients as gradients
 from . import triton_kernels as kernels
 from .forms import FORMS
 from .op import make_op
@@ -122,7 +123,7 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
             A = dM.clone()
         by_row = _parts(v, 2 if calibrated else 1, plan.strips, (B, T, V))     # dv, dtheta; after _enter, to use what it freed
         by_col = _parts(v, 3 if calibrated else 2, plan.groups, (B, T, K))     # dk, dq, dvc
-        kernels.gradients_kernel[(B * plan.segments, plan.groups, plan.strips)](
+        gradients.gradients_kernel[(B * plan.segments, plan.groups, plan.strips)](
             theta, vc, v, k, q, dh if flags is None else flags, checkpoints, dh, A,
             by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1],
             theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0),
@@ -152,7 +153,7 @@ def _total(parts: list[Tensor]) -> list[Tensor]:
         return parts
     totals = [torch.empty_like(x[0]) for x in parts]
     n, block = totals[0].numel(), 1024
-    kernels.total_kernel[(-(-n // block),)](parts[0], totals[0], totals[1 % len(totals)], totals[-1], n, parts[0].shape[0],
+    gradients.total_kernel[(-(-n // block),)](parts[0], totals[0], totals[1 % len(totals)], totals[-1], n, parts[0].shape[0],
                                             COUNT=len(totals), BLOCK=block)
     return totals
 
