@@ -49,6 +49,19 @@ def test_odd_shapes_and_segments(B, T, V, K):
     assert worst(results("triton", inputs, None, reset), want) < 2e-5
 
 
+@pytest.mark.parametrize(("T", "V", "K"), [(17, 128, 128), (40, 100, 100), (33, 72, 104), (64, 66, 128), (64, 128, 127)])
+@pytest.mark.parametrize("offset", [0, 1, 2, 4])
+def test_vectors_at_any_address(T, V, K, offset):
+    """The fastest tile takes aligned vectors only; others find another."""
+    inputs = vectors(2, T, V, K)
+    want = results("reference", [x.double() for x in inputs])
+    odd = [torch.empty(x.numel() + offset, device="cuda")[offset:].view_as(x).copy_(x) for x in inputs]
+    leaves = [x.requires_grad_() for x in odd]
+    h, M = hm.kernels.shm(*leaves, backend="triton")
+    loss = (h * torch.linspace(-1, 1, h.numel(), device="cuda").reshape(h.shape)).sum() + M.sum()
+    assert worst([h, M, *torch.autograd.grad(loss, leaves)], want) < 2e-5
+
+
 @pytest.mark.parametrize("H", [5, 24, 128, 156])
 def test_clip_in_float64(H):
     inputs = vectors(2, 50, H, dtype=torch.float64)

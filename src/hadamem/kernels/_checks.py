@@ -45,9 +45,13 @@ def check_clip(clip: object) -> None:
         raise ValueError(f"clip must be positive, got {clip}; use clip=None for no limit")
 
 
+# Asked once, at import: Dynamo cannot trace the question.
+_WITH_AUTOCAST = frozenset(name for name in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(name))
+
+
 def without_autocast(device_type: str) -> AbstractContextManager[None]:
     """Autocast switched off, on devices that have it."""
-    return torch.autocast(device_type, enabled=False) if torch.amp.is_autocast_available(device_type) else nullcontext()
+    return torch.autocast(device_type, enabled=False) if device_type in _WITH_AUTOCAST else nullcontext()
 
 
 def compute_dtype(*tensors: Tensor | None) -> torch.dtype:

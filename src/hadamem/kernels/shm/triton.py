@@ -42,10 +42,12 @@ class Plan:
     groups: int = 1     # groups of row bands, each a program
     strips: int = 1     # column bands
     warps: int = 1      # of a program
+    registers: int | None = None      # per thread, at most; None: the assembler decides
 
     @property
     def tile(self) -> dict[str, Any]:
-        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": self.warps}
+        limit = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": self.warps, **limit}
 
 
 def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
@@ -64,15 +66,17 @@ def plan_summary(V: int, K: int, plan: Plan) -> Plan:
     return Plan(**tile, N=min(2, plan.N), length=plan.length, segments=plan.segments, groups=-(-V // tile["R"]))
 
 
-def plan_backward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
+def plan_backward(B: int, T: int, V: int, K: int, clip: float | None, aligned: bool = True) -> Plan:
     columns = _strip(K)
-    W = columns // 2                            # two runs of four columns for each lane, one row
-    R = 128 // W
+    if columns == 128 and aligned:
+        G, R, W = 1, 4, 128                     # four rows of four columns for each lane
+    else:
+        G, R, W = 2, 256 // columns, columns // 2     # one row for each lane, with two runs of four columns
     row_bands, strips = -(-V // R), -(-K // columns)
     length, segments = _segment(T, -(-FILL // (B * strips)), clip)
     groups = min(4 if clip is None else 8, row_bands, -(-FILL // (B * strips * segments)))
     bands = -(-row_bands // groups)
-    return Plan(2, R, W, _unroll(T), length, segments, bands, -(-row_bands // bands), strips)
+    return Plan(G, R, W, _unroll(T), length, segments, bands, -(-row_bands // bands), strips)
 
 
 def _tile(V: int, K: int, rows: int) -> dict[str, int]:
@@ -102,7 +106,7 @@ def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
             T, plan.length, plan.segments,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
             HAS_START=start is not None, HAS_RESET=flags is not None, CLIP=clip, SAVE=save,
-            S=INTERVAL, WHOLE=_whole(plan, V, K), LOOP=2 * plan.N <= T, **plan.tile, **form,
+            S=INTERVAL, WHOLE=_whole(plan, V, K), PACK=1, LOOP=2 * plan.N <= T, **plan.tile, **form,
         )
     return h, M, checkpoints
 
@@ -111,9 +115,10 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     B, T, V = v.shape
     K = k.shape[-1]
     calibrated = theta is not None
-    plan = plan_backward(B, T, V, K, clip)
     theta, vc, v, k, q = (_rows(x) for x in (v if theta is None else theta, k if vc is None else vc, v, k, q))
     dh, dM, checkpoints = dh.contiguous(), dM.contiguous(), checkpoints.contiguous()
+    aligned = _aligned(theta, vc, v, k, q, dh)
+    plan = plan_backward(B, T, V, K, clip, aligned)
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
     form = _form(calibration, v.dtype)
     with _on(v):
@@ -130,7 +135,7 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
             B, T, plan.length, plan.segments, plan.bands,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
             HAS_RESET=flags is not None, CLIP=clip, GAIN=FORMS[calibration][1],
-            S=INTERVAL, WHOLE=_whole(plan, V, K), **plan.tile, **form,
+            S=INTERVAL, WHOLE=_whole(plan, V, K), PACK=_pack(plan, V, aligned, form), **plan.tile, **form,
         )
         dv, *dtheta = _total(by_row)
         dk, dq, *dvc = _total(by_col)
@@ -170,7 +175,8 @@ def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: T
         theta, vc, x, y, cut if flags is None else flags, P, Q, cut,
         theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), T, plan.length, plan.segments,
         V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
-        REVERSE=reverse, HAS_RESET=flags is not None, WHOLE=_whole(plan, V, K), **plan.tile, **form,
+        REVERSE=reverse, HAS_RESET=flags is not None, WHOLE=_whole(plan, V, K), PACK=_pack(plan, V, _aligned(theta, x), form),
+        **plan.tile, **form,
     )
     block = 128
     kernels.combine_kernel[(B, -(-V * K // block))](
@@ -203,6 +209,16 @@ def _unroll(T: int) -> int:
 def _whole(plan: Plan, V: int, K: int) -> bool:
     """Whether tiles fit the memory exactly, so that no load needs a mask."""
     return plan.R * plan.bands * plan.groups == V and plan.G * plan.W * plan.strips == K
+
+
+def _aligned(*vectors: Tensor) -> bool:
+    """Whether every vector of four cells can be loaded at once, and Triton knows it: it sees multiples of 16 in pointers and strides."""
+    return all(x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0 and x.stride(1) % 4 == 0 and x.shape[2] % 4 == 0 for x in vectors)
+
+
+def _pack(plan: Plan, V: int, aligned: bool, form: dict[str, Any]) -> int:
+    """How many rows' scalars one load may bring: those of a tile of four, if no tile reaches past the last row."""
+    return 4 if aligned and form["FAST"] and plan.G == 1 and plan.R == 4 and plan.R * plan.bands * plan.groups == V else 1
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -84,16 +84,28 @@ def _load(X, mask, WHOLE: tl.constexpr):
 
 
 @triton.jit
+def _load_rows(X, mask, WHOLE: tl.constexpr, PACK: tl.constexpr):
+    """A scalar for each row [R, 1, 1]; X points at that of the first. PACK: rows that one aligned load brings, 4 or 1."""
+    i = tl.arange(0, mask.shape[0])[:, None, None]
+    if PACK == 4:
+        a, b, c, d = tl.inline_asm_elementwise("ld.global.nc.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,l", [X.to(tl.int64)],
+                                               dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1)
+        return tl.where(i < 2, tl.where(i == 0, a, b), tl.where(i == 2, c, d))      # known per register: no instructions
+    else:
+        return _load(X + i, mask, WHOLE)
+
+
+@triton.jit
 def _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S: tl.constexpr, V_S: tl.constexpr, VC_S: tl.constexpr, K_S: tl.constexpr,
-               HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr):
+               HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr):
     """What the write at step t needs: theta, v [R, 1, 1], vc, k [R, G, W], reset. The pointers hold batch row, rows and columns already."""
-    v = _load(VV + t * V_S, row_ok, WHOLE)
+    v = _load_rows(VV + t * V_S, row_ok, WHOLE, PACK)
     k = _load(KK + t * K_S, col_ok, WHOLE)
     theta = v
     vc = k
     reset = False
     if CALIBRATED:
-        theta = _load(TH + t * TH_S, row_ok, WHOLE)
+        theta = _load_rows(TH + t * TH_S, row_ok, WHOLE, PACK)
         vc = _load(VC + t * VC_S, col_ok, WHOLE)
     if HAS_RESET:
         reset = tl.load(RESET + t) != 0
@@ -103,12 +115,12 @@ def _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S: tl.constexpr, V_S
 @triton.jit
 def _load_ahead(TH, VV, VC, KK, QQ, RESET, t0, T, row_ok, col_ok, TH_S: tl.constexpr, V_S: tl.constexpr, VC_S: tl.constexpr,
                 K_S: tl.constexpr, Q_S: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr,
-                N: tl.constexpr):
+                PACK: tl.constexpr, N: tl.constexpr):
     """(step, q) of the N steps from t0 on; past the end of the sequence something harmless that is not used."""
     steps = ()
     for n in tl.static_range(N):
         t = tl.minimum(t0, T - N) + n
-        steps = steps + ((_load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE),
+        steps = steps + ((_load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE, PACK),
                           _load(QQ + t * Q_S, col_ok, WHOLE)),)
     return steps
 
@@ -130,7 +142,8 @@ def forward_kernel(
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
     HAS_START: tl.constexpr, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr, SAVE: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
-    S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, LOOP: tl.constexpr,
+    S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
+    LOOP: tl.constexpr,
 ):
     """Walk one segment of one batch row: h at every step, a checkpoint before every S-th, the memory after the last.
 
@@ -140,15 +153,16 @@ def forward_kernel(
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
-    row = tl.program_id(1) * R + tl.arange(0, R)
+    first_row = tl.program_id(1) * R
+    row = first_row + tl.arange(0, R)
     rows = row[:, None, None]
     cols = _tile_columns(0, G, R, W)
     row_ok = rows < V
     col_ok = cols < K
     tile = rows * K + cols
     tile_ok = row_ok & col_ok
-    TH += b * th_b + rows
-    VV += b * v_b + rows
+    TH += b * th_b + first_row
+    VV += b * v_b + first_row
     VC += b * vc_b + cols
     KK += b * k_b + cols
     QQ += b * q_b + cols
@@ -165,10 +179,11 @@ def forward_kernel(
     even = first + (last - first) // (2 * N) * (2 * N)
     one = ()
     if LOOP:
-        one = _load_ahead(TH, VV, VC, KK, QQ, RESET, first, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, N)
+        one = _load_ahead(TH, VV, VC, KK, QQ, RESET, first, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
+                          HAS_RESET, CALIBRATED, WHOLE, PACK, N)
         for t0 in range(first, even, 2 * N):
             two = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
-                              HAS_RESET, CALIBRATED, WHOLE, N)
+                              HAS_RESET, CALIBRATED, WHOLE, PACK, N)
             if SAVE:
                 if t0 % S == 0:
                     tl.store(CK + (saved + t0 // S) * (V * K), M, mask=tile_ok)
@@ -177,7 +192,7 @@ def forward_kernel(
                 M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
                 _store_rows(OUT + (t0 + n) * V, _over_columns(M * q), row < V, FAST)          # eq. 2
             one = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + 2 * N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
-                              HAS_RESET, CALIBRATED, WHOLE, N)
+                              HAS_RESET, CALIBRATED, WHOLE, PACK, N)
             for n in tl.static_range(N):
                 step, q = two[n]
                 M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
@@ -186,7 +201,7 @@ def forward_kernel(
         if SAVE:
             if t % S == 0:
                 tl.store(CK + (saved + t // S) * (V * K), M, mask=tile_ok)
-        step = _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE)
+        step = _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
         q = _load(QQ + t * Q_S, col_ok, WHOLE)
         M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
         _store_rows(OUT + t * V, _over_columns(M * q), row < V, FAST)
@@ -223,7 +238,7 @@ def summary_kernel(
     th_b, vc_b, x_b, y_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, X_S: tl.constexpr, Y_S: tl.constexpr,
     REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
-    N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr,
+    N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
     """What one segment does to the tile that enters it: x -> P x + Q, and whether a reset cuts x off. Grid as `forward_kernel`.
 
@@ -232,12 +247,13 @@ def summary_kernel(
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
-    rows = tl.program_id(1) * R + tl.arange(0, R)[:, None, None]
+    first_row = tl.program_id(1) * R
+    rows = first_row + tl.arange(0, R)[:, None, None]
     cols = _tile_columns(0, G, R, W)
     row_ok = rows < V
     col_ok = cols < K
-    TH += b * th_b + rows
-    XX += b * x_b + rows
+    TH += b * th_b + first_row
+    XX += b * x_b + first_row
     VC += b * vc_b + cols
     YY += b * y_b + cols
     RESET += b * T
@@ -253,7 +269,7 @@ def summary_kernel(
             cut |= tl.load(RESET + t)
     if REVERSE:
         for i in range(last - even):
-            step = _load_step(TH, XX, VC, YY, RESET, last - 1 - i, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE)
+            step = _load_step(TH, XX, VC, YY, RESET, last - 1 - i, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
             P, Q = _fold(P, Q, step, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
     for i in range(blocks):
         steps = ()
@@ -261,12 +277,13 @@ def summary_kernel(
             t = first + i * N + n
             if REVERSE:
                 t = even - 1 - i * N - n
-            steps = steps + (_load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE),)
+            steps = steps + (_load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S,
+                                        HAS_RESET, CALIBRATED, WHOLE, PACK),)
         for n in tl.static_range(N):
             P, Q = _fold(P, Q, steps[n], REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
     if not REVERSE:
         for t in range(even, last):
-            step = _load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE)
+            step = _load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
             P, Q = _fold(P, Q, step, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
     tile = (b * segments + segment) * (V * K) + rows * K + cols
     tl.store(PP + tile, P, mask=row_ok & col_ok)
