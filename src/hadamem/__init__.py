@@ -10,9 +10,9 @@ from ._version import __version__
 from .memory import GRU, LSTM, SHM, Calibration, Factors, Memory, NoMemory, list_memories, make_memory
 
 if TYPE_CHECKING:
-    from . import bench, diagnostics, reference, testing
+    from . import bench, diagnostics, envs, reference, testing
 
-_LAZY = ("bench", "diagnostics", "reference", "testing")   # imported on first use, to keep `import hadamem` light
+_LAZY = ("bench", "diagnostics", "envs", "reference", "testing")   # imported on first use, to keep `import hadamem` light
 
 
 def __getattr__(name: str) -> Any:
@@ -25,5 +25,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY})
 
 
-__all__ = ["GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "__version__", "bench", "diagnostics", "kernels",
+__all__ = ["GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "__version__", "bench", "diagnostics", "envs", "kernels",
            "list_memories", "make_memory", "random", "reference", "states", "testing"]

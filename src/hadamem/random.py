@@ -1,6 +1,7 @@
 """Counter-based random numbers in plain tensor ops: the same counter gives the same number, on any device, in any batch.
 
 Nothing here holds state, so a draw can be replayed by keeping its counter, and everything works inside CUDA graphs and torch.compile.
+On a GPU one kernel does what are a dozen small operations elsewhere (`_random_cuda`), with the same result.
 Counters are int64 tensors. `mix` is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64-bit integers.
 """
 
@@ -10,6 +11,8 @@ import math
 
 import torch
 from torch import Tensor
+
+from . import _random_cuda
 
 
 def _signed(x: int) -> int:
@@ -21,6 +24,11 @@ _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
 
 
+def fused(x: Tensor) -> bool:
+    """Whether kernels of our own serve tensors like this one."""
+    return _random_cuda.usable(x)
+
+
 def _shift(x: Tensor, bits: int) -> Tensor:
     """Logical right shift: int64 shifts are arithmetic."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
@@ -28,6 +36,8 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 
 def mix(counter: Tensor) -> Tensor:
     """Hash int64 counters to int64 words whose 64 bits all depend on all bits of the counter."""
+    if fused(counter):
+        return _random_cuda.mix(counter)
     x = counter * _GOLDEN
     x = (x ^ _shift(x, 30)) * _FIRST
     x = (x ^ _shift(x, 27)) * _SECOND
@@ -47,10 +57,12 @@ def spread(counter: Tensor, n: int) -> Tensor:
     return mix(counter)[..., None] + torch.arange(n, device=counter.device)
 
 
-def integers(counter: Tensor, high: int) -> Tensor:
-    """Uniform int64 in [0, high), high <= 2**31; no value is favoured by more than high / 2**32."""
-    if not 0 < high <= 1 << 31:
+def integers(counter: Tensor, high: int | Tensor) -> Tensor:
+    """Uniform int64 in [0, high), high <= 2**31 (an int64 tensor is not checked); no value is favoured by more than high / 2**32."""
+    if not isinstance(high, Tensor) and not 0 < high <= 1 << 31:
         raise ValueError(f"high must be in 1..2**31, got {high}")
+    if fused(counter):
+        return _random_cuda.integers(counter, high)
     return (_shift(mix(counter), 32) * high) >> 32
 
 

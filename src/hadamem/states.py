@@ -21,10 +21,18 @@ class HasInitialState(Protocol):
 
 
 def apply(fn: Callable[[Tensor], Tensor], state: S) -> S:
-    """The state with `fn` applied to every tensor."""
-    if not isinstance(state, tuple) or not all(isinstance(x, Tensor) for x in state):
-        raise TypeError(f"state must be a NamedTuple of tensors as initial_state() returns it, got {type(state).__name__}")
-    return type(state)(*(fn(x) for x in state))
+    """The state with `fn` applied to every tensor. A NamedTuple may hold others, or None, as the states of whole networks do."""
+    if isinstance(state, tuple) and all(x is None or isinstance(x, (Tensor, tuple)) for x in state):
+        parts: list[Any] = [None if x is None else fn(x) if isinstance(x, Tensor) else apply(fn, x) for x in state]
+        return type(state)(*parts)
+    raise TypeError(f"state must be a NamedTuple of tensors as initial_state() returns it, got {type(state).__name__}")
+
+
+def tensors(state: State) -> list[Tensor]:
+    """All tensors of a state, in order."""
+    found: list[Tensor] = []
+    apply(lambda x: found.append(x) or x, state)   # type: ignore[func-returns-value]
+    return found
 
 
 def index(state: S, i: Any) -> S:

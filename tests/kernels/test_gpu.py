@@ -153,6 +153,15 @@ def test_autocast_keeps_the_memory_in_float32(dtype):
     torch.testing.assert_close(y.float(), memory(x)[0], rtol=0.05, atol=0.05)
 
 
+def test_gru_weights_stay_where_a_captured_graph_found_them():
+    memory = hm.GRU(6, memory_size=10).cuda()
+    x, state = torch.randn(3, 12, 6, device="cuda"), memory.initial_state(3)
+    memory(x, state)
+    places = [w.data_ptr() for w in memory.parameters()]
+    memory(x, state)[0].sum().backward()
+    assert [w.data_ptr() for w in memory.parameters()] == places
+
+
 def test_gru_under_capture_resets_inside_the_sequence():
     memory = hm.GRU(6, memory_size=10).cuda()
     x, reset = torch.randn(3, 12, 6, device="cuda"), torch.rand(3, 12, device="cuda") < 0.3

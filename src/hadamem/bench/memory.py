@@ -12,8 +12,6 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
-import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -97,14 +95,7 @@ class Settings:
         return settings
 
     def find_device(self) -> torch.device:
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
-            raise ValueError(f"device {self.device!r} cannot be used here: {_one_line(error)}") from error
-        return device
+        return timing.find_device(self.device)
 
 
 def _check_whole(name: str, value: Any) -> None:
@@ -391,9 +382,7 @@ def run(settings: Settings) -> list[Result]:
 def save(path: Path, settings: Settings, facts: dict[str, Any], results: list[Result]) -> None:
     """Write all of it as JSON, whole or not at all."""
     content = {"format": 1, "settings": asdict(settings), "machine": facts, "results": [asdict(r) for r in results]}
-    part = path.with_name(path.name + f".{os.getpid()}.part")
-    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    timing.write_json(path, content)
 
 
 # --- text ----------------------------------------------------------------------------------------------------------
@@ -495,8 +484,4 @@ def _progress(text: str) -> None:
 
 
 def _why(error: Exception) -> str:
-    return f"{type(error).__name__}: {_one_line(error)}"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
+    return f"{type(error).__name__}: {timing.one_line(error)}"

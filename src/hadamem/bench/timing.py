@@ -12,6 +12,7 @@ it is the wall clock alone.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import platform
 import statistics
@@ -259,3 +260,26 @@ def _commit() -> str | None:
 def _git(root: Path, *args: str) -> str:
     done = subprocess.run(["git", "-C", str(root), *args], check=True, capture_output=True, text=True, timeout=10)
     return done.stdout.strip()
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name, or for "auto" the GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} cannot be used here: {one_line(error)}") from error
+    return device
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write it whole or not at all."""
+    part = path.with_name(path.name + f".{os.getpid()}.part")
+    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

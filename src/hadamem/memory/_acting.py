@@ -145,6 +145,11 @@ def _weights(memory: SHM) -> list[Tensor | None] | None:
     return found
 
 
+def is_linear(layer: nn.Module) -> bool:
+    """Whether a layer is its weight and bias and nothing more."""
+    return type(layer) is nn.Linear and not altered(layer)
+
+
 def altered(layer: nn.Module) -> bool:
     """Whether a layer does more, when it is called, than its class says."""
     return bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__)

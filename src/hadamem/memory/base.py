@@ -26,6 +26,7 @@ class Memory(nn.Module):
     input_size: int
     output_size: int
     state_type: type | None = None   # the NamedTuple of its states, if forward() should refuse any other
+    resets_only_at_start: bool = False   # the caller's promise that only the first step of a sequence opens an episode; may make it faster
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                       generator: torch.Generator | None = None) -> State:
@@ -46,6 +47,11 @@ class Memory(nn.Module):
             raise ValueError(f"reset must have shape [B] = [{x.shape[0]}] in step(), got {list(reset.shape)}")
         y, state = self.forward(x[:, None], state, reset[:, None] if isinstance(reset, Tensor) else reset)
         return y[:, 0], state
+
+    def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """`layer` on what `forward` gives. A memory that ends in a linear layer itself may multiply the two out, which is cheaper."""
+        y, state = self.forward(x, state, reset)
+        return layer(y), state
 
     @property
     def state_size(self) -> int:

@@ -52,14 +52,18 @@ class _RNN(Memory):
         device, dtype = self.state_options(device, dtype)
         return self.state_type(*(torch.zeros(batch_size, self.memory_size, device=device, dtype=dtype) for _ in self.state_type._fields))
 
+    def _scattered(self) -> bool:
+        """Whether cuDNN would have to gather the weights. Moving them without need would pull them from under a captured CUDA graph."""
+        return len({w.untyped_storage().data_ptr() for w in self.rnn.parameters()}) > 1
+
     def forward(self, x, state=None, reset=None):
         self.check_inputs(x, state, reset)
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
         for name, s in zip(state._fields, state, strict=True):
             if s.shape[1:] != (self.memory_size,):
                 raise ValueError(f"state.{name} must have shape [B, {self.memory_size}], got {list(s.shape)}")
-        if x.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing():
-            self.rnn.flatten_parameters()     # a copied module's weights lie apart; nothing to do otherwise
+        if x.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing() and self._scattered():
+            self.rnn.flatten_parameters()     # a copied module's weights lie apart
         wide, narrow = state[0].dtype, self.rnn.weight_ih_l0.dtype
         x, state = x.to(narrow), tuple(s.to(narrow) for s in state)
         if reset is None or x.shape[1] == 1 or self.resets_only_at_start:

@@ -128,6 +128,18 @@ class SHM(Memory):
 
         rows [B, T] int64 sets the rows of theta instead of the clock's draw (for tests and published traces).
         """
+        return self._forward(x, state, reset, rows, None)
+
+    def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """`layer` on what `forward` gives. Its weights and the output layer's are multiplied first, so nothing is `output_size` wide."""
+        if not (_acting.is_linear(self.out) and _acting.is_linear(layer)):
+            return super().through(layer, x, state, reset)
+        last = layer.weight @ self.out.weight, F.linear(self.out.bias, layer.weight, layer.bias)
+        return self._forward(x, state, reset, None, last)
+
+    def _forward(self, x: Tensor, state: SHMState | None, reset: Tensor | None, rows: Tensor | None,
+                 last: tuple[Tensor, Tensor] | None) -> tuple[Tensor, SHMState]:
+        """`forward` with weight and bias `last` in place of the output layer's."""
         self.check_inputs(x, state, reset)
         if state is None:
             state = self.initial_state(x.shape[0], device=x.device)
@@ -139,11 +151,15 @@ class SHM(Memory):
             raise TypeError(f"state.clock must be an int64 tensor of shape [B], got {state.clock.dtype} {list(state.clock.shape)}; "
                             "keep what initial_state() gave, or use hm.states.to_vector and from_vector")
         clock = self._clocks(state.clock, x.shape[1], reset)                       # [B, T]
+        M = state.M
+        if reset is not None and self.resets_only_at_start:
+            M, reset = torch.where(reset[:, 0, None, None], 0.0, M), None
         x = x if self.norm is None else self.norm(x)
         k, q, v, vc, shortcut, bias = self._project(x)
         C = self._calibrate(x, clock, rows, vc)
-        h, M = self._remember(C, v, k, q, state.M, reset)
-        return self._read(h, shortcut, bias), SHMState(M, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
+        h, M = self._remember(C, v, k, q, M, reset)
+        y = self._read(h, shortcut, bias, last)
+        return y, SHMState(M, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """One step: x [B, input_size], reset [B] bool -> y [B, output_size] and the next state; without gradients on a CPU, in one call."""
@@ -172,17 +188,24 @@ class SHM(Memory):
             P = torch.cat([layer(x) for layer in layers], dim=-1)
         return *kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, shortcut is not None, self.backend), bias
 
-    def _read(self, h: Tensor, shortcut: Tensor | None, bias: Tensor | None) -> Tensor:
+    def _read(self, h: Tensor, shortcut: Tensor | None, bias: Tensor | None, last: tuple[Tensor, Tensor] | None) -> Tensor:
         """y from M q: the norm, the shortcut and its bias, the output layer."""
-        if h.is_cuda and not torch.is_grad_enabled() and type(self.out) is nn.Linear and not _acting.altered(self.out):
-            eps = None if self.read_norm is None else self.read_norm.eps
-            return kernels.readout(h, shortcut, bias, self.out.weight, self.out.bias, eps, self.backend)
-        if self.read_norm is not None:
-            bias = None if bias is None else bias.to(h.dtype)
-            h = F.layer_norm(h, (self.memory_size,), None, bias, self.read_norm.eps)   # the bias comes along for free
+        if last is None and _acting.is_linear(self.out):
+            last = self.out.weight, self.out.bias
+        eps = None if self.read_norm is None else self.read_norm.eps
+        if last is not None and h.is_cuda and not torch.is_grad_enabled():
+            return kernels.readout(h, shortcut, bias, *last, eps, self.backend)
+        if eps is not None:
+            h = F.layer_norm(h, (self.memory_size,), None, None, eps)
+        if last is None:
+            h = h if bias is None else h + bias
+            return self.out(h if shortcut is None else h + shortcut)
+        weight, offset = last
+        if bias is not None and offset is not None:
+            offset = F.linear(bias, weight, offset)                                # W (h + b_s) + b_o = W h + (W b_s + b_o)
         elif bias is not None:
             h = h + bias
-        return self.out(h if shortcut is None else h + shortcut)
+        return F.linear(h if shortcut is None else h + shortcut, weight, offset)
 
     def _clocks(self, clock: Tensor, T: int, reset: Tensor | None) -> Tensor:
         """The clock's reading at each step [B, T]."""

@@ -1,4 +1,4 @@
-"""Checks that others can run too: `check_memory` on any memory, `check_golden` on recorded vectors."""
+"""Checks that others can run too: `check_memory` on any memory, `check_golden` on recorded vectors, `check_traces` on recorded episodes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .conformance import Report, check_memory, check_spec
     from .golden import check_golden
+    from .traces import check_traces
 
 _HOME = {   # imported on first use
     "check_memory": "conformance", "check_spec": "conformance", "Report": "conformance", "check_golden": "golden",
+    "check_traces": "traces",
 }
 
 
@@ -24,4 +26,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_HOME})
 
 
-__all__ = ["Report", "check_golden", "check_memory", "check_spec"]
+__all__ = ["Report", "check_golden", "check_memory", "check_spec", "check_traces"]

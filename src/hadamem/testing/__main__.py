@@ -1,4 +1,4 @@
-"""`python -m hadamem.testing golden DIR`: check an installation against recorded vectors."""
+"""`python -m hadamem.testing golden DIR`, `... traces DIR`: check an installation against recorded vectors and episodes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,29 @@ def _golden(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
+def _add_traces(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace], int]:
+    parser.add_argument("directory", metavar="DIR", help="folder of recorded episodes, .npz files")
+    parser.add_argument("--device", default="cpu", help="where to replay them (default: cpu)")
+    return _traces
+
+
+def _traces(args: argparse.Namespace) -> int:
+    from .traces import check_traces  # here, as it brings all environments along
+
+    started = time.perf_counter()
+    results = check_traces(args.directory, device=args.device, report=lambda result: print(result, flush=True))
+    failed = sum(not r.ok for r in results)
+    print(f"{len(results)} traces: {len(results) - failed} ok, {failed} failed ({time.perf_counter() - started:.1f} s)")
+    return 1 if failed else 0
+
+
 def _split(names: str | None) -> list[str] | None:
     return None if names is None else [n.strip() for n in names.split(",") if n.strip()]
 
 
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], Callable[[argparse.Namespace], int]]]] = {
     "golden": ("compare memories and kernels with recorded vectors", _add_golden),
+    "traces": ("replay recorded episodes in the environments", _add_traces),
 }
 
 

@@ -26,6 +26,7 @@ INTERVAL = 8      # steps between checkpoints of M
 SHORTEST = 32     # steps of a segment: fewer are not worth their summary
 LONGEST = 64      # more, and a product of C <= 2 comes near overflow
 FILL = 1024       # programs, of one warp each, that keep a large GPU busy
+ENOUGH = 600      # and that keep it busy enough not to pay for more of them
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,10 @@ class Plan:
 
 
 def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
-    if B * V >= 4096 or T == 1:
+    if T == 1 or (B * V >= 4096 and T > 256):
         tile, N = _tile(V, K, 4), 1             # the batch fills the GPU: large tiles, little fetched ahead
+    elif B * V >= 4096:
+        tile, N = _tile(V, K, 2), min(2, _unroll(T))
     else:
         tile, N = _tile(V, K, 2), min(4, _unroll(T))
     groups = -(-V // tile["R"])
@@ -73,8 +76,12 @@ def plan_backward(B: int, T: int, V: int, K: int, clip: float | None, aligned: b
     else:
         G, R, W = 2, 256 // columns, columns // 2     # one row for each lane, with two runs of four columns
     row_bands, strips = -(-V // R), -(-K // columns)
-    length, segments = _segment(T, -(-FILL // (B * strips)), clip)
-    groups = min(4 if clip is None else 8, row_bands, -(-FILL // (B * strips * segments)))
+    whole = next((n for n in (4, 8) if B * strips * n >= ENOUGH and n <= row_bands), 0)
+    if whole:                                   # rows alone make enough programs: no segments, no summaries of them
+        (length, segments), groups = _segment(T, 1, clip), whole
+    else:
+        length, segments = _segment(T, -(-FILL // (B * strips)), clip)
+        groups = min(4 if clip is None else 8, row_bands, -(-FILL // (B * strips * segments)))
     bands = -(-row_bands // groups)
     return Plan(G, R, W, _unroll(T), length, segments, bands, -(-row_bands // bands), strips)
 

@@ -1,0 +1,223 @@
+"""The network of an agent: features, time, memory, and the heads of actor and critic.
+
+    x -> [images: CNN] -> Linear, LayerNorm -> time encoding -> Linear, ReLU -> memory -> Linear, ReLU -> actor, critic
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..memory import Memory, make_memory
+from .actions import Actions
+
+
+class Image(NamedTuple):
+    """Where an image lies in the vector of features: its first place and its shape (height, width, channels or channels first)."""
+
+    offset: int
+    shape: tuple[int, ...]
+    channels_first: bool
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Sizes and choices; the defaults are those of the POPGym protocol."""
+
+    memory: str = "shm"                                  # a name of hm.list_memories()
+    memory_size: int | None = None                       # its natural width; None: 128 for shm, 256 for gru and lstm, its own otherwise
+    memory_output: int | None = None                     # None: 1024 for shm, its own width otherwise
+    memory_options: dict[str, Any] = field(default_factory=dict)
+    features: int = 128                                  # width of the encoded observation
+    inner: int = 64                                      # width before and after the memory
+    heads: int = 64                                      # width of the hidden layer of each head
+    head_activation: str = "none"                        # between the two layers of a head: none, relu or tanh
+    time_encoding: str = "sine"                          # sine or none
+    time_positions: int = 1024                           # base of the sines' frequencies
+    separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
+
+    def __post_init__(self) -> None:
+        if self.time_encoding not in ("sine", "none"):
+            raise ValueError(f"time_encoding must be 'sine' or 'none', got {self.time_encoding!r}")
+        if self.head_activation not in ("none", "relu", "tanh"):
+            raise ValueError(f"head_activation must be 'none', 'relu' or 'tanh', got {self.head_activation!r}")
+        for name in ("features", "inner", "heads", "time_positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+
+class TrunkState(NamedTuple):
+    """What a trunk carries: steps since the episode began [N], and the tensors of its memory's state."""
+
+    time: Tensor
+    memory: Any
+
+
+class NetworkState(NamedTuple):
+    """The actor's trunk and, where it has its own, the critic's."""
+
+    actor: TrunkState
+    critic: TrunkState | None
+
+
+class Trunk(nn.Module):
+    """From observations to what the heads see."""
+
+    def __init__(self, input_size: int, images: tuple[Image, ...], config: NetworkConfig):
+        super().__init__()
+        self.encoder = Encoder(input_size, images, config.features)
+        self.time = TimeEncoding(config.features, config.time_positions) if config.time_encoding == "sine" else None
+        self.before = nn.Linear(config.features, config.inner)
+        self.memory = _make_memory(config)
+        self.after = nn.Linear(self.memory.output_size, config.inner)
+        for layer in (self.before, self.after):
+            nn.init.orthogonal_(layer.weight)
+
+    def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> TrunkState:
+        device = self.before.weight.device if device is None else device
+        memory = self.memory.initial_state(n, device=device, generator=generator)
+        return TrunkState(torch.zeros(n, dtype=torch.int64, device=device), memory)
+
+    def forward(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
+        """x [N, T, F], reset [N, T] -> [N, T, inner]."""
+        time, last = _times(state.time, reset)
+        y, memory = self.memory(self._embed(x, time), state.memory, reset)
+        return F.relu(self.after(y)), TrunkState(last, memory)
+
+    def step(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
+        """x [N, F], reset [N] -> [N, inner]."""
+        time = state.time.masked_fill(reset, 0)
+        y, memory = self.memory.step(self._embed(x, time), state.memory, reset)
+        return F.relu(self.after(y)), TrunkState(time + 1, memory)
+
+    def _embed(self, x: Tensor, time: Tensor) -> Tensor:
+        x = self.encoder(x)
+        if self.time is not None:
+            x = self.time(x, time)
+        return F.relu(self.before(x))
+
+
+class ActorCritic(nn.Module):
+    """Policy and value of an observation in its context. One call for sequences, one for single steps; they agree."""
+
+    def __init__(self, input_size: int, actions: Actions, config: NetworkConfig, images: tuple[Image, ...] = ()):
+        super().__init__()
+        self.config, self.actions, self.input_size = config, actions, input_size
+        self.trunk = Trunk(input_size, images, config)
+        self.critic_trunk = Trunk(input_size, images, config) if config.separate_memories else None
+        self.actor = _head(config, actions.inputs)
+        self.critic = _head(config, 1)
+
+    def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> NetworkState:
+        critic = None if self.critic_trunk is None else self.critic_trunk.initial_state(n, device, generator)
+        return NetworkState(self.trunk.initial_state(n, device, generator), critic)
+
+    def forward(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, NetworkState]:
+        """x [N, T, F], reset [N, T] bool, mask [N, T, A] of allowed actions -> descriptions [N, T, width], values [N, T], state."""
+        y, actor = self.trunk(x, state.actor, reset)
+        z, critic = (y, None) if self.critic_trunk is None else self.critic_trunk(x, state.critic, reset)
+        return self.actions.describe(self.actor(y), mask), self.critic(z)[..., 0], NetworkState(actor, critic)
+
+    def step(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, NetworkState]:
+        """The same for one step: x [N, F], reset [N]."""
+        y, actor = self.trunk.step(x, state.actor, reset)
+        z, critic = (y, None) if self.critic_trunk is None or state.critic is None else self.critic_trunk.step(x, state.critic, reset)
+        return self.actions.describe(self.actor(y), mask), self.critic(z)[..., 0], NetworkState(actor, critic)
+
+
+class Encoder(nn.Module):
+    """Features [..., F] -> [..., width]: images through a small CNN, all else as it is, then one linear layer and a norm."""
+
+    def __init__(self, input_size: int, images: tuple[Image, ...], width: int):
+        super().__init__()
+        self.images = images
+        self.nets = nn.ModuleList(_small_cnn(image) for image in images)
+        covered = sorted((image.offset, image.offset + _count(image.shape)) for image in images)
+        self.plain = [(a, b) for a, b in zip([0, *(e for _, e in covered)], [*(s for s, _ in covered), input_size], strict=True) if b > a]
+        size = sum(b - a for a, b in self.plain) + IMAGE_FEATURES * len(images)
+        self.linear, self.width = nn.Linear(size, width), width
+        nn.init.orthogonal_(self.linear.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.images:
+            parts = [x[..., a:b] for a, b in self.plain]
+            for image, net in zip(self.images, self.nets, strict=True):
+                flat = x[..., image.offset:image.offset + _count(image.shape)].reshape(-1, *image.shape)
+                parts.append(net(flat if image.channels_first else flat.permute(0, 3, 1, 2)).view(*x.shape[:-1], IMAGE_FEATURES))
+            x = torch.cat(parts, -1)
+        return F.layer_norm(self.linear(x), (self.width,))
+
+
+class TimeEncoding(nn.Module):
+    """Mixes sines of the steps since the episode began into features: x (1 - s) + sines s, s learnt, between 0 and 1.
+
+    The slowest sine has a period of about 2 pi `positions`; steps past LONGEST look like the last one.
+    """
+
+    table: Tensor
+
+    def __init__(self, width: int, positions: int):
+        super().__init__()
+        self.share = nn.Parameter(torch.tensor(0.5))
+        i = torch.arange((width + 1) // 2, dtype=torch.float64)
+        angle = torch.arange(LONGEST, dtype=torch.float64)[:, None] * positions ** (-2 * i / width)
+        self.register_buffer("table", torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, :width].float(), persistent=False)
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
+        sines = F.embedding(time.clamp(max=LONGEST - 1), self.table).to(x.dtype)
+        share = self.share.clamp(0, 1)
+        return x * (1 - share) + sines * share
+
+
+LONGEST = 8192      # steps of an episode that the time encoding tells apart
+IMAGE_FEATURES = 100
+
+
+def _small_cnn(image: Image) -> nn.Module:
+    """Two 2 x 2 convolutions for tiny images; strided ones before them until the image is small."""
+    channels, height, width = image.shape if image.channels_first else (image.shape[2], *image.shape[:2])
+    layers: list[nn.Module] = []
+    depth = 16
+    while min(height, width) > 12:
+        layers += [nn.Conv2d(channels, depth, 3, stride=2, padding=1), nn.ReLU()]
+        channels, depth, height, width = depth, min(2 * depth, 64), (height + 1) // 2, (width + 1) // 2
+    for depth in (8, 16) if not layers else (64,):
+        kernel = min(2, height, width)
+        layers += [nn.Conv2d(channels, depth, kernel), nn.ReLU()]
+        channels, height, width = depth, height - kernel + 1, width - kernel + 1
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, IMAGE_FEATURES))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(torch.Size(shape).numel())
+
+
+def _head(config: NetworkConfig, outputs: int) -> nn.Module:
+    first, last = nn.Linear(config.inner, config.heads), nn.Linear(config.heads, outputs)
+    nn.init.orthogonal_(first.weight)
+    nn.init.normal_(last.weight, 0.0, 0.01)
+    if config.head_activation == "none":
+        return nn.Sequential(first, last)
+    return nn.Sequential(first, nn.ReLU() if config.head_activation == "relu" else nn.Tanh(), last)
+
+
+def _make_memory(config: NetworkConfig) -> Memory:
+    options = dict(config.memory_options)
+    family = config.memory.split("-")[0]
+    size = config.memory_size if config.memory_size is not None else {"shm": 128, "gru": 256, "lstm": 256}.get(family)
+    if size is not None:
+        options.setdefault("memory_size", size)
+    output = config.memory_output if config.memory_output is not None else {"shm": 1024}.get(family)
+    return make_memory(config.memory, config.inner, output, **options)
+
+
+def _times(start: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+    """Steps since the episode began, for every step [N, T], and the count after the last [N]."""
+    i = torch.arange(reset.shape[1], device=reset.device)
+    begun = torch.where(reset, i, -1).cummax(1).values                       # the latest reset so far, or -1
+    time = torch.where(begun >= 0, i - begun, start[:, None] + i)
+    return time, time[:, -1] + 1

@@ -1,0 +1,189 @@
+"""Proximal policy optimisation for networks with memory: the settings, the loss, and one iteration's updates, in reading order.
+
+A rollout is [N envs, T steps] with the flags of first steps and the network's state before step 0; a minibatch is a set of envs. Nothing
+is padded and no episode is cut anew: the network walks through the same steps it acted on, from the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .actions import Actions
+from .network import ActorCritic, NetworkState
+from .returns import compute_gae
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """The defaults are those of the POPGym protocol, with the gradient norm clipped."""
+
+    discount: float = 0.99
+    trace: float = 1.0                       # lambda of the advantages; 1: the whole return minus the value
+    epochs: int = 30
+    minibatches: int = 8                     # per epoch; each a set of envs
+    reshuffle: bool = True                   # draw the sets anew in every epoch; else only their order changes
+    clip: float = 0.3                        # of the probability ratio
+    kl_coefficient: float = 0.2              # of the penalty KL(old || new) at the start; 0: no penalty
+    kl_target: float = 0.01                  # the coefficient grows above twice this KL and shrinks below half of it; 0: it stays
+    value_coefficient: float = 1.0
+    value_clip: float | None = 10.0          # limit of the squared error of the value; None: none
+    value_clip_range: float | None = None    # limit of the value's change from the one while acting (as other PPOs have it); None: none
+    entropy_coefficient: float = 0.0
+    learning_rate: float = 5e-5
+    schedule: str = "constant"               # or "linear": to 0 at the end of training
+    adam_eps: float = 1e-8
+    max_grad_norm: float | None = 0.5        # None: gradients are not clipped
+    normalize_advantages: str = "batch"      # over all of a rollout; "minibatch"; or "none"
+
+    def __post_init__(self) -> None:
+        checks = {
+            "discount": 0 <= self.discount <= 1, "trace": 0 <= self.trace <= 1,
+            "epochs": self.epochs >= 1, "minibatches": self.minibatches >= 1,
+            "clip": self.clip > 0, "learning_rate": self.learning_rate > 0, "kl_coefficient": self.kl_coefficient >= 0,
+            "schedule": self.schedule in ("constant", "linear"), "kl_target": self.kl_target >= 0,
+            "normalize_advantages": self.normalize_advantages in ("batch", "minibatch", "none"),
+            "max_grad_norm": self.max_grad_norm is None or self.max_grad_norm > 0,
+        }
+        for name, ok in checks.items():
+            if not ok:
+                raise ValueError(f"{name} = {getattr(self, name)!r} is not possible here; see PPOConfig for what it means")
+
+
+class Rollout(NamedTuple):
+    """What was seen and done; every tensor has the envs first."""
+
+    features: Tensor                  # [N, T, F]
+    reset: Tensor                     # [N, T] bool: the step opens an episode
+    action: Tensor                    # [N, T, factors]
+    dist: Tensor                      # [N, T, width]: the distribution it was drawn from
+    value: Tensor                     # [N, T]
+    reward: Tensor                    # [N, T]
+    done: Tensor                      # [N, T] bool: the step ended its episode
+    bootstrap: Tensor | None          # [N, T]: the value of the final observation of episodes that were cut short
+    last_value: Tensor                # [N]: of the observation after the last step
+    state: NetworkState               # before step 0
+    mask: Tensor | None = None        # [N, T, A] bool: actions that were allowed
+    weight: Tensor | None = None      # [N, T]: 0 for steps that must not count; None: all count
+
+
+class Batch(NamedTuple):
+    """A rollout with its advantages and value targets [N, T]."""
+
+    rollout: Rollout
+    advantage: Tensor
+    target: Tensor
+
+
+STATISTICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm", "skipped")
+
+
+def advantages(rollout: Rollout, config: PPOConfig) -> Batch:
+    """Advantages and targets; advantages have mean 0 and deviation 1 over the rollout if the settings say so."""
+    advantage = compute_gae(rollout.reward, rollout.value, rollout.done, rollout.bootstrap, rollout.last_value,
+                            config.discount, config.trace)
+    target = advantage + rollout.value
+    if config.normalize_advantages == "batch":
+        advantage = _standardise(advantage, rollout.weight)
+    return Batch(rollout, advantage, target)
+
+
+def ppo_loss(actions: Actions, dist: Tensor, value: Tensor, batch: Batch, config: PPOConfig, kl_coefficient: Tensor | float
+             ) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of new distributions [n, T, width] and values [n, T] on a batch, and what it is made of. Means over steps that count."""
+    old, weight = batch.rollout, batch.rollout.weight
+    advantage = _standardise(batch.advantage, weight) if config.normalize_advantages == "minibatch" else batch.advantage
+    ratio = torch.exp(actions.log_prob(dist, old.action) - actions.log_prob(old.dist, old.action))
+    policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage)
+    error = (value - batch.target).square()
+    if config.value_clip_range is not None:
+        near = old.value + (value - old.value).clamp(-config.value_clip_range, config.value_clip_range)
+        error = torch.maximum(error, (near - batch.target).square())
+    if config.value_clip is not None:
+        error = error.clamp(max=config.value_clip)
+    parts = {
+        "policy_loss": _mean(policy, weight), "value_loss": _mean(error, weight), "entropy": _mean(actions.entropy(dist), weight),
+        "kl": _mean(actions.kl(old.dist, dist), weight), "clipped": _mean(((ratio - 1).abs() > config.clip).to(ratio.dtype), weight),
+    }
+    loss = parts["policy_loss"] + config.value_coefficient * parts["value_loss"] - config.entropy_coefficient * parts["entropy"]
+    if config.kl_coefficient > 0:
+        loss = loss + kl_coefficient * parts["kl"]
+    return loss, {"loss": loss, **parts}
+
+
+class PPO:
+    """The network's optimiser, its settings, and what adapts while it learns. All of it lives on the network's device."""
+
+    def __init__(self, network: ActorCritic, config: PPOConfig):
+        self.network, self.config = network, config
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        device = self.parameters[0].device
+        self.learning_rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=self.learning_rate, eps=config.adam_eps, fused=True,
+                                          capturable=device.type == "cuda")
+        self.kl_coefficient = torch.tensor(config.kl_coefficient, dtype=torch.float32, device=device)
+        self.totals = torch.zeros(len(STATISTICS), device=device)      # of the updates since `begin`
+        self.bad = torch.zeros((), device=device)                      # 1: the last update was not finite and was skipped
+        self.optimizer.found_inf = self.bad                            # type: ignore[attr-defined]  # where 1, Adam leaves everything as it is
+        self.optimizer.grad_scale = None                               # type: ignore[attr-defined]
+
+    def update(self, batch: Batch) -> None:
+        """One gradient step on a minibatch; statistics are added to `totals`. Waits for nothing, so it fits into a CUDA graph."""
+        rollout, config = batch.rollout, self.config
+        dist, value, _ = self.network(rollout.features, rollout.state, rollout.reset, rollout.mask)
+        loss, parts = ppo_loss(self.network.actions, dist, value, batch, config, self.kl_coefficient)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(self.parameters, limit, foreach=True)
+        self.bad.copy_(~torch.isfinite(norm + loss.detach()))
+        self.optimizer.step()
+        with torch.no_grad():
+            values = torch.stack([*(parts[name].detach() for name in STATISTICS[:-2]), norm.detach(), self.bad])
+            self.totals.add_(torch.where(self.bad > 0, torch.zeros_like(values), values))
+            self.totals[-1].add_(self.bad)
+
+    def begin(self, progress: float) -> None:
+        """Before an iteration's updates; progress: share of the training that is over."""
+        self.totals.zero_()
+        if self.config.schedule == "linear":
+            self.learning_rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress))
+
+    def end(self, updates: int) -> dict[str, float]:
+        """After them: their mean statistics (the one wait of an iteration), and the KL penalty adapted as RLlib does."""
+        *means, skipped = self.totals.tolist()
+        done = max(1, updates - round(skipped))
+        stats = dict(zip(STATISTICS[:-1], (x / done for x in means), strict=True))
+        stats["kl_coefficient"] = float(self.kl_coefficient)
+        target = self.config.kl_target
+        if target and stats["kl"] > 2 * target:
+            self.kl_coefficient.mul_(1.5)
+        elif target and stats["kl"] < 0.5 * target:
+            self.kl_coefficient.mul_(0.5)
+        return {**stats, "skipped": skipped}
+
+
+def minibatches(envs: int, config: PPOConfig, generator: torch.Generator) -> Iterable[Tensor]:
+    """The envs of every minibatch of an iteration, in order: `epochs` times `minibatches` index tensors of equal size."""
+    if envs % config.minibatches:
+        raise ValueError(f"the number of envs ({envs}) must be a multiple of minibatches ({config.minibatches})")
+    sets = torch.arange(envs).view(config.minibatches, -1)
+    for _ in range(config.epochs):
+        if config.reshuffle:
+            sets = torch.randperm(envs, generator=generator).view(config.minibatches, -1)
+        yield from sets[torch.randperm(config.minibatches, generator=generator)]
+
+
+def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
+    if weight is None:
+        return x.mean()
+    return torch.where(weight > 0, x * weight, 0.0).sum() / weight.sum().clamp(min=1)
+
+
+def _standardise(x: Tensor, weight: Tensor | None) -> Tensor:
+    mean = _mean(x, weight)
+    return (x - mean) / _mean((x - mean).square(), weight).sqrt().clamp(min=1e-4)

@@ -1,0 +1,21 @@
+"""Partially observable tasks, batched in torch: thousands of copies on one device. `hm.envs.make("popgym/AutoencodeEasy", num_envs=64)`."""
+
+from __future__ import annotations
+
+import importlib.util
+
+if importlib.util.find_spec("gymnasium") is None:
+    raise ImportError("hm.envs needs gymnasium: pip install 'hadamem[envs]'")
+
+from . import gymnasium as _gymnasium
+from .adapter import AdaptedEnv, adapt
+from .adapter_workers import EnvError
+from .base import BatchedEnv
+from .gymnasium import TaskEnv, TaskVectorEnv, gymnasium_id
+from .registry import list_envs, make
+from .wrappers import DiscreteAction, Features, FirstStep, PreviousAction, TimeLimit, Wrapper, wrap
+
+_gymnasium.register()
+
+__all__ = ["AdaptedEnv", "BatchedEnv", "DiscreteAction", "EnvError", "Features", "FirstStep", "PreviousAction", "TaskEnv", "TaskVectorEnv",
+           "TimeLimit", "Wrapper", "adapt", "gymnasium_id", "list_envs", "make", "wrap"]

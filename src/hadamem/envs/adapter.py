@@ -1,0 +1,238 @@
+"""Any Gymnasium env, or vector env, behind the surface of `BatchedEnv`: `hm.envs.adapt("CartPole-v1", num_envs=8)`."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.envs import registration
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from . import trees
+from .adapter_backends import Backend, InProcess, Vector, Workers
+from .adapter_workers import UNKNOWN
+from .base import BatchedEnv, _checked_seed, _mode, positive
+
+
+def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any],
+          num_envs: int = 1, *, device: torch.device | str = "cpu", workers: int | None = None, seed: int | None = None,
+          autoreset_mode: str | AutoresetMode | None = None, max_episode_steps: int | None = None, validate: bool = False,
+          first_env: int = 0, **options: Any) -> AdaptedEnv:
+    """`num_envs` copies of a Gymnasium env as a batched env, stepped in worker processes.
+
+    env: a Gymnasium id, a callable that makes an env, one env (num_envs is 1), or a vector env (num_envs is its own).
+    workers: processes, each with several envs; 0: in this one; None: as many as there are CPUs to use, but 0 for a single env.
+    They are new Python processes: a callable travels by cloudpickle, and the modules it names are imported there again.
+    autoreset_mode: None means "same_step", or for a vector env that cannot do it, what it does.
+    options: for `gymnasium.make` or the callable. The others are as in `BatchedEnv`; first_env counts when seeding, where env i gets
+    seed + first_env + i, as Gymnasium has it: give runs seeds that are further apart than num_envs.
+    """
+    mode = None if autoreset_mode is None else _mode(autoreset_mode)
+    backend: Backend
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        if workers is not None or options or num_envs not in (1, env.num_envs):
+            raise TypeError("a vector env is taken as it is: leave out num_envs, workers and further options")
+        backend = Vector(env, mode)
+    else:
+        num_envs = positive("num_envs", num_envs)
+        limit: dict[str, Any] = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
+        if isinstance(env, str):
+            make: Any = functools.partial(gymnasium.make, find_spec(env), **limit, **options)
+        elif isinstance(env, gymnasium.Env):
+            if num_envs != 1 or workers or options:
+                raise ValueError("one env cannot be copied or sent to a worker: pass a callable that makes it, or leave out "
+                                 "num_envs, workers and further options")
+            make = _Given(env)
+        elif callable(env):
+            make = functools.partial(env, **options)
+        else:
+            raise TypeError(f"env must be a Gymnasium id, a callable, a gymnasium.Env or a VectorEnv, got {type(env).__name__}")
+        count = _processes(workers, num_envs)
+        pool = functools.partial(Workers, workers=count) if count else InProcess
+        backend = pool(make, num_envs, mode or AutoresetMode.SAME_STEP)
+    try:
+        return AdaptedEnv(backend, device=device, seed=seed, max_episode_steps=max_episode_steps, validate=validate, first_env=first_env)
+    except BaseException:
+        backend.close()
+        raise
+
+
+class AdaptedEnv(BatchedEnv):
+    """Gymnasium envs as a batched env; made by `adapt`. Observations keep their types (images stay uint8), rewards are float32.
+
+    Actions count from 0 also where the env's own start elsewhere, and those of a Box are cut to it.
+    `info`: `final_obs` and `_final_obs` as in `BatchedEnv`; `action_mask` [N, A] bool for the present observation, where the env gives one
+    in its info or observation (for MultiDiscrete the parts side by side); `success` [N] bool where the env's last info has `success` or
+    `is_success`; `final_info`, a list with the last info of each episode that ended and None elsewhere.
+
+    Foreign envs cannot be saved: `restorable` is False, `get_state` returns {} and `set_state` is an error.
+    """
+
+    restorable = False
+
+    def __init__(self, backend: Backend, *, device: torch.device | str = "cpu", seed: int | None = None,
+                 max_episode_steps: int | None = None, validate: bool = False, first_env: int = 0):
+        self.backend = backend
+        super().__init__(backend.num_envs, device=device, seed=seed, first_env=first_env, autoreset_mode=backend.mode,
+                         max_episode_steps=max_episode_steps, validate=validate)
+        self.single_observation_space = backend.observation_space
+        self.single_action_space = _from_zero(backend.action_space)
+        self.episode_steps = backend.episode_steps
+        self.render_mode = backend.render_mode
+        self._masked = self._knows_success = False
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """Truncate longer episodes. Vector envs that start anew by themselves cannot be cut from outside."""
+        return self._limit
+
+    @max_episode_steps.setter
+    def max_episode_steps(self, limit: int | None) -> None:
+        if limit is not None:
+            positive("max_episode_steps", limit)
+        self.backend.limit(limit)
+        self._limit = limit
+
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As in `BatchedEnv`, but all options except `reset_mask` go to the envs."""
+        self._check_open()
+        options = dict(options or {})
+        mask = options.pop("reset_mask", None)
+        if mask is not None:
+            mask = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
+            if mask.dtype != bool or mask.shape != (self.num_envs,):
+                raise ValueError(f"reset_mask must be [{self.num_envs}] bool, got {list(mask.shape)} {mask.dtype}")
+            if self._fresh:
+                raise ValueError("reset_mask needs envs that were reset before; call reset() once without it")
+        self.backend.reset(self._chosen_seed(seed), options or None, mask)
+        self._fresh = False
+        self.started.copy_(torch.as_tensor(self.backend.started))
+        self.elapsed.masked_fill_(self.started, 0)
+        info: dict[str, Any] = {}
+        self._add_mask(info)
+        return self._tensors(self.backend.obs), info
+
+    def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        self._check_open()
+        if self._fresh:
+            raise RuntimeError("step() before reset(): call reset(seed=...) first")
+        backend = self.backend
+        ends = backend.step(self._checked_action(action).cpu().numpy())
+        terminated, truncated, done = self._tensors((backend.terminated, backend.truncated, backend.terminated | backend.truncated))
+        obs, info = self._tensors(backend.obs), dict[str, Any]()
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            info["final_obs"], info["_final_obs"] = obs, done
+            if ends:
+                info["final_obs"] = trees.where(done, self._tensors(backend.final), obs)
+        success = np.asarray(backend.success)
+        self._knows_success |= bool((success != UNKNOWN).any())
+        if self._knows_success:
+            info["success"] = self._tensors(success == 1)
+        self._add_mask(info)
+        info["final_info"] = [ends.get(i) for i in range(self.num_envs)]
+        self.started.copy_(torch.as_tensor(backend.started))
+        self.ended.copy_(done)
+        self.elapsed.add_(1).masked_fill_(self.started, 0)
+        return obs, self._tensors(backend.reward, torch.float32), terminated, truncated, info
+
+    def get_state(self) -> dict[str, Tensor]:
+        """Nothing: what goes on inside the envs is not known."""
+        return {}
+
+    def set_state(self, state: dict[str, Tensor]) -> Any:
+        raise RuntimeError("adapted Gymnasium envs cannot go back to a saved state (restorable is False); reset() starts new episodes")
+
+    def render(self) -> Any:
+        """What env 0 renders, in the render_mode given when it was made."""
+        self._check_open()
+        return self.backend.render(0)
+
+    def close(self) -> None:
+        """End the envs and their processes."""
+        self.closed = True
+        self.backend.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.backend} on {self.device}>"
+
+    def _check_open(self) -> None:
+        if self.closed or self.backend.closed:
+            raise RuntimeError("the env is closed" + ("" if self.closed else " since one of its envs failed") + "; make a new one")
+
+    def _chosen_seed(self, seed: Any) -> int | list[int] | None:
+        if seed is None and not self._fresh:
+            return None
+        if seed is None:
+            seed = self._seed if self._seed is not None else int(torch.randint(1 << 31, ()))
+        if isinstance(seed, (int, np.integer)):
+            self._seed = _checked_seed(seed)
+            return self._seed + self.first_env
+        if len(seed) != self.num_envs:
+            raise ValueError(f"seed must be an int or one for each of {self.num_envs} envs, got {len(seed)} of them")
+        return [_checked_seed(s) for s in seed]
+
+    def _add_mask(self, info: dict[str, Any]) -> None:
+        has = np.asarray(self.backend.has_mask)
+        self._masked |= bool(has.any())
+        if self._masked:
+            info["action_mask"] = self._tensors(np.asarray(self.backend.action_mask) | ~has[:, None])
+
+    def _tensors(self, tree: Any, dtype: torch.dtype | None = None) -> Any:
+        """Copies: the arrays are written to by the next step."""
+        return trees.apply(lambda x: torch.as_tensor(x).to(self.device, dtype, copy=True), tree)
+
+
+class _Given:
+    """Makes the env that is there already."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]):
+        self.env = env
+
+    def __call__(self) -> gymnasium.Env[Any, Any]:
+        return self.env
+
+
+def find_spec(name: str) -> registration.EnvSpec:
+    """What Gymnasium knows of an id: "CartPole-v1", "CartPole" (its latest version) or "module:id" (imports the module first).
+
+    The spec itself goes to the workers, so that envs registered by a script need no import there.
+    """
+    module, _, inner = name.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    spec = gymnasium.registry.get(inner)
+    if spec is None:
+        try:
+            space, stem, version = registration.parse_env_id(inner)
+            latest = registration.find_highest_version(space, stem) if version is None else None
+            spec = None if latest is None else gymnasium.registry.get(registration.get_env_id(space, stem, latest))
+        except gymnasium.error.Error:
+            spec = None
+    if spec is None:
+        raise ValueError(f"Gymnasium knows no env {name!r}; import the package that registers it, or write 'package:{inner}'")
+    return spec
+
+
+def _processes(workers: int | None, num_envs: int) -> int:
+    if workers is None:
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return 0 if num_envs == 1 or os.name != "posix" else min(num_envs, usable)
+    if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 0:
+        raise ValueError(f"workers must be a whole number of at least 0, got {workers!r}")
+    if workers and os.name != "posix":
+        raise ValueError("worker processes need Linux or macOS; use workers=0, or a gymnasium.vector.AsyncVectorEnv")
+    return min(int(workers), num_envs)
+
+
+def _from_zero(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    if isinstance(space, spaces.Discrete):
+        return spaces.Discrete(int(space.n))
+    return spaces.MultiDiscrete(space.nvec) if isinstance(space, spaces.MultiDiscrete) else space

@@ -1,0 +1,427 @@
+"""Where adapted Gymnasium envs run: in this process, in worker processes, or inside a vector env. `adapter.AdaptedEnv` asks these."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from . import adapter_workers, trees
+from .adapter_workers import UNKNOWN, EnvError, Group, check_same_spaces, choices, create, taken
+
+# Loads adapter_workers.py by its path: a worker imports nothing else of ours, nor the parent's main module.
+BOOT = """
+import sys
+from importlib import util
+from multiprocessing.connection import Connection
+_, path, connection, memory = sys.argv
+connection = Connection(int(connection))
+sys.path[:], sys.argv[:] = connection.recv()
+spec = util.spec_from_file_location("hadamem_env_worker", path)
+module = sys.modules[spec.name] = util.module_from_spec(spec)
+spec.loader.exec_module(module)
+module.main(connection, int(memory))
+"""
+FLAT = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+PATIENCE = 5.0      # seconds that workers have to close their envs
+
+
+class Backend:
+    """N envs of one kind. `reset` and `step` fill the attributes, which hold numpy arrays [N, ...] or trees of them.
+
+    obs: the present observations. final: the last ones of episodes, where an env that ended has started anew already.
+    started [N] bool: obs is the first of its episode. success [N]: 1, 0, or UNKNOWN. action_mask [N, A] bool where has_mask [N].
+    """
+
+    num_envs: int
+    mode: AutoresetMode
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    episode_steps: int | None = None
+    render_mode: str | None = None
+    closed = False
+    name = ""
+
+    obs: Any
+    final: Any
+    reward: Any
+    terminated: Any
+    truncated: Any
+    started: Any
+    success: Any
+    has_mask: Any
+    action_mask: Any
+
+    def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
+        """Start new episodes, where mask [N] says so. seed: a number for the batch, or one for each env."""
+        raise NotImplementedError
+
+    def step(self, action: np.ndarray) -> dict[int, dict[str, Any]]:
+        """The last info of each episode that ended: {number of env: info}."""
+        raise NotImplementedError
+
+    def limit(self, steps: int | None) -> None:
+        """Truncate episodes after so many steps."""
+        raise NotImplementedError
+
+    def render(self, i: int) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{self.name} x {self.num_envs}"
+
+    def _described(self, described: dict[str, Any]) -> None:
+        for name, value in described.items():
+            setattr(self, name, value)
+        _check_spaces(self.observation_space, self.action_space)
+
+    def _attach(self, arrays: dict[str, Any]) -> None:
+        self.arrays = arrays
+        for name, value in arrays.items():
+            if name not in ("action", "limit"):
+                setattr(self, name, value)
+
+    def _set_limit(self, steps: int | None) -> None:
+        self.arrays["limit"][0] = steps or 0
+
+
+class InProcess(Backend):
+    """Envs in this process, one after the other."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, mode: AutoresetMode):
+        self.num_envs, self.mode = num_envs, mode
+        self.group = Group([make] * num_envs, 0, mode.name.lower())
+        self._described(self.group.describe())
+        self._attach(create(self.observation_space, self.action_space, num_envs)[0])
+        self.group.attach(self.arrays)
+
+    limit = Backend._set_limit
+
+    def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
+        self.group.reset(_seeds(seed, self.num_envs), options, None if mask is None else mask.tolist())
+
+    def step(self, action: np.ndarray) -> dict[int, dict[str, Any]]:
+        self.arrays["action"][:] = action
+        return self.group.step()
+
+    def render(self, i: int) -> Any:
+        return self.group.render(i)
+
+    def close(self) -> None:
+        self.closed = True
+        self.group.close()
+
+
+def _seeds(seed: int | list[int] | None, num_envs: int) -> list[int | None]:
+    """One for each env: seed, seed + 1, ... for a number, as Gymnasium has it."""
+    if seed is None or isinstance(seed, int):
+        return [None if seed is None else seed + i for i in range(num_envs)]
+    return list(seed)
+
+
+class Workers(Backend):
+    """Envs in `workers` processes that all step at once. Actions and results lie in memory they share; pipes carry only commands.
+
+    The processes are started afresh, not forked (torch's threads would not survive that). They end with `close`, when this object is
+    collected, or when this process dies.
+    """
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, mode: AutoresetMode, workers: int):
+        import cloudpickle
+
+        self.num_envs, self.mode = num_envs, mode
+        try:
+            payload = cloudpickle.dumps(make)
+        except Exception as error:
+            raise TypeError(f"env cannot be sent to worker processes ({error}); pass workers=0, or what cloudpickle takes") from error
+        self.parts = [(int(part[0]), len(part)) for part in np.array_split(np.arange(num_envs), workers)]      # first env, how many
+        self.pending: set[int] = set()         # workers that owe an answer
+        with tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as memory:
+            self.processes, self.connections = _start(workers, memory.fileno())
+            self._end = weakref.finalize(self, _stop, self.processes, self.connections)
+            try:
+                for connection, (first, count) in zip(self.connections, self.parts, strict=True):
+                    connection.send((sys.path, sys.argv))
+                    connection.send(("make", payload, count, first, mode.name.lower()))
+                self.pending = set(range(workers))
+                described = self._answers()
+                self._check_same(described)
+                self._described(described[0])
+                size = create(self.observation_space, self.action_space, num_envs)[1]
+                memory.truncate(size)
+                self._attach(create(self.observation_space, self.action_space, num_envs, mmap.mmap(memory.fileno(), size))[0])
+                self._ask("attach", num_envs, size)
+            except BaseException:
+                self.close()
+                raise
+
+    limit = Backend._set_limit
+
+    def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
+        self._answers()      # of a step that was interrupted
+        self._ask("reset", _seeds(seed, self.num_envs), options, None if mask is None else mask.tolist())
+
+    def step(self, action: np.ndarray) -> dict[int, dict[str, Any]]:
+        if self.pending:
+            raise RuntimeError("the last step was interrupted before all envs had answered; call reset()")
+        self.arrays["action"][:] = action
+        ends: dict[int, dict[str, Any]] = {}
+        for part in self._ask("step"):
+            ends.update(part)
+        return ends
+
+    def render(self, i: int) -> Any:
+        self._answers()
+        worker = next(w for w, (first, count) in enumerate(self.parts) if first <= i < first + count)
+        self._send(worker, ("render", i))
+        return self._answers()[0]
+
+    def close(self) -> None:
+        self.closed = True
+        self._end()
+
+    def _ask(self, *command: Any) -> list[Any]:
+        for worker in range(len(self.connections)):
+            self._send(worker, command)
+        return self._answers()
+
+    def _send(self, worker: int, command: Any) -> None:
+        self.pending.add(worker)
+        with contextlib.suppress(OSError):      # it died: `_answers` will say so
+            self.connections[worker].send(command)
+
+    def _answers(self) -> list[Any]:
+        """What the workers that owe an answer say, in order. A worker stays on the list until its answer is here."""
+        answers, failed = [], ""
+        for worker in sorted(self.pending):
+            try:
+                self.connections[worker].poll(None)      # wait here, so that Ctrl-C does not fall between the halves of a message
+                kind, answer = self.connections[worker].recv()
+            except (EOFError, OSError):
+                kind, answer = "failed", self._death(worker)
+            self.pending.discard(worker)
+            if kind == "failed":
+                failed = failed or answer
+            answers.append(answer)
+        if failed:
+            self.close()
+            raise EnvError(failed)
+        return answers
+
+    def _death(self, worker: int) -> str:
+        first, count = self.parts[worker]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.processes[worker].wait(PATIENCE)
+        code = self.processes[worker].returncode
+        how = "closed its connection" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        return f"the worker process of envs {first} to {first + count - 1} {how}; its last words, if any, are on stderr"
+
+    def _check_same(self, described: list[dict[str, Any]]) -> None:
+        one = described[0]
+        for (first, _), other in zip(self.parts, described, strict=True):
+            check_same_spaces(first, other["observation_space"], other["action_space"], 0, one["observation_space"], one["action_space"])
+
+
+def _start(workers: int, memory: int) -> tuple[list[subprocess.Popen[bytes]], list[Connection]]:
+    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
+    processes: list[subprocess.Popen[bytes]] = []
+    connections: list[Connection] = []
+    try:
+        for _ in range(workers):
+            ours, theirs = Pipe()
+            connections.append(ours)
+            with theirs:
+                processes.append(subprocess.Popen(
+                    [sys.executable, "-c", BOOT, str(Path(adapter_workers.__file__)), str(theirs.fileno()), str(memory)],
+                    stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), memory), env=environment))
+    except BaseException:
+        _stop(processes, connections)
+        raise
+    return processes, connections
+
+
+def _stop(processes: list[subprocess.Popen[bytes]], connections: list[Connection]) -> None:
+    for connection in connections:
+        with contextlib.suppress(OSError):
+            connection.send(("close",))
+        connection.close()
+    end = time.monotonic() + PATIENCE
+    for process in processes:
+        for hurry in (process.terminate, process.kill):
+            try:
+                process.wait(max(0.01, end - time.monotonic()))
+                break
+            except subprocess.TimeoutExpired:
+                hurry()
+                end = max(end, time.monotonic() + 1.0)
+        process.wait()
+
+
+class Vector(Backend):
+    """A Gymnasium vector env. What it does by itself at the end of an episode decides what can be offered.
+
+    "same_step" is taken as it is. "disabled" ones are reset by mask, and so are Gymnasium's own that would wait for the next step.
+    Other "next_step" envs stay so, without last observations.
+    """
+
+    def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any], mode: AutoresetMode | None):
+        self.env, self.num_envs = env, env.num_envs
+        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+        _check_spaces(self.observation_space, self.action_space)
+        self.render_mode, self.name = env.render_mode, str(env)
+        self.episode_steps = None if env.spec is None else env.spec.max_episode_steps
+        own = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
+        self.own = own if isinstance(own, AutoresetMode) else AutoresetMode(own)
+        can_reset = self.own is AutoresetMode.DISABLED or (self.own is AutoresetMode.NEXT_STEP and _takes_reset_mask(env))
+        possible = {self.own, AutoresetMode.SAME_STEP} if can_reset else {self.own}
+        self.mode = mode or (AutoresetMode.SAME_STEP if can_reset else self.own)
+        if self.mode not in possible:
+            names = " or ".join(sorted(m.name.lower() for m in possible))
+            raise ValueError(f"autoreset_mode must be {names} for this vector env, got {self.mode.name.lower()}")
+        self.resets = self.mode is not self.own      # episodes are started from here
+        n = self.num_envs
+        self.elapsed, self.ended, self.steps = np.zeros(n, int), np.zeros(n, bool), 0
+        self.has_mask, self.action_mask = np.zeros(n, bool), np.zeros((n, choices(self.action_space)), bool)
+        self.started, self.success = np.ones(n, bool), np.full(n, UNKNOWN)
+
+    def limit(self, steps: int | None) -> None:
+        if steps is not None and not self.resets and self.own is not AutoresetMode.DISABLED:
+            raise ValueError("max_episode_steps: this vector env starts episodes by itself; set the limit where its envs are made, or "
+                             "make it with autoreset_mode='Disabled'")
+        self.steps = steps or 0
+
+    def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
+        more = {} if mask is None else {"reset_mask": mask.copy()}
+        self.obs, info = self.env.reset(seed=seed, options={**(options or {}), **more} or None)  # type: ignore[arg-type]  # most take lists
+        which = np.ones(self.num_envs, bool) if mask is None else mask
+        self.started = self.started | which
+        self.elapsed[which], self.ended = 0, self.ended & ~which
+        self._take_mask(info, which)
+
+    def step(self, action: np.ndarray) -> dict[int, dict[str, Any]]:
+        resetting = self.ended if self.own is AutoresetMode.NEXT_STEP and not self.resets else np.zeros(self.num_envs, bool)
+        obs, reward, terminated, truncated, info = self.env.step(taken(self.action_space, action))
+        self.reward, self.terminated, truncated = _array(reward), _array(terminated), _array(truncated)
+        self.elapsed = np.where(resetting, 0, self.elapsed + 1)
+        if self.steps:
+            truncated = truncated | (self.elapsed >= self.steps)
+        self.truncated, self.obs = truncated, obs
+        over = self.terminated | truncated
+        self.started, self.ended = resetting.copy(), over
+        self._take_mask(info, np.ones(self.num_envs, bool))
+        last = info
+        if over.any() and self.own is AutoresetMode.SAME_STEP:
+            last, self.started = info.get("final_info", {}), over.copy()
+            self.final = _filled(obs, info.get("final_obs"), over)
+        elif over.any() and self.resets:
+            self.final, self.started = trees.apply(lambda x: _array(x).copy(), obs), over.copy()
+            self.obs, first = self.env.reset(options={"reset_mask": over.copy()})
+            self.ended = np.zeros(self.num_envs, bool)
+            self._take_mask(first, over)
+        self.elapsed[self.started] = 0
+        ends = {int(i): _info_of(last, i) for i in np.flatnonzero(over)}
+        self.success = np.full(self.num_envs, UNKNOWN)
+        for i, end in ends.items():
+            success = end.get("success", end.get("is_success"))
+            self.success[i] = UNKNOWN if success is None else bool(success)
+        return ends
+
+    def render(self, i: int) -> Any:
+        pictures = self.env.render()
+        return pictures[i] if isinstance(pictures, (tuple, list)) else pictures
+
+    def close(self) -> None:
+        self.closed = True
+        self.env.close()
+
+    def _take_mask(self, info: dict[str, Any], which: np.ndarray) -> None:
+        if isinstance(self.observation_space, spaces.Dict) and "action_mask" in self.observation_space.spaces:
+            self.action_mask, self.has_mask = _array(self.obs["action_mask"]) != 0, np.ones(self.num_envs, bool)
+        elif self.action_mask.shape[1]:
+            given = _array(info.get("_action_mask", np.full(self.num_envs, "action_mask" in info))) & which
+            self.has_mask = np.where(which, given, self.has_mask)
+            for i in np.flatnonzero(given):
+                mask = info["action_mask"][i]
+                self.action_mask[i] = np.concatenate([np.ravel(m) for m in mask]) if isinstance(mask, (tuple, list)) else np.ravel(mask)
+
+
+def _takes_reset_mask(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> bool:
+    """Whether reset(options={"reset_mask": ...}) surely works in next-step mode: for Gymnasium's own vector envs and wrappers, and ours."""
+    from .gymnasium import TaskVectorEnv
+
+    inner = env
+    while isinstance(inner, gymnasium.vector.VectorWrapper):
+        if isinstance(inner, gymnasium.wrappers.vector.NormalizeObservation):
+            return False
+        inner = inner.env
+    return isinstance(inner, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv, TaskVectorEnv))
+
+
+def _check_spaces(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> None:
+    def check(space: gymnasium.Space[Any]) -> None:
+        if isinstance(space, (spaces.Dict, spaces.Tuple)):
+            for inner in space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces:
+                check(inner)
+        elif not isinstance(space, FLAT):
+            raise TypeError(f"observations of {space} cannot be tensors; wrap the env so that it has Box, Discrete, MultiDiscrete or "
+                            "MultiBinary observations, or tuples and dicts of them")
+
+    check(observations)
+    if not isinstance(actions, FLAT):
+        raise TypeError(f"actions of {actions} cannot be tensors; wrap the env so that it takes Box, Discrete, MultiDiscrete or "
+                        "MultiBinary actions")
+
+
+def _array(x: Any) -> np.ndarray:
+    return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
+
+
+def _filled(obs: Any, final: Any, over: np.ndarray) -> Any:
+    """`obs` with the rows of `final` (Gymnasium's: an array of objects, one for each env) where `over`."""
+    out = trees.apply(lambda x: _array(x).copy(), obs)
+    if final is None:
+        return out
+    if not (isinstance(final, np.ndarray) and final.dtype == object):      # a vector env of its own that gives a whole batch
+        return trees.apply(lambda x: _array(x), final)
+
+    def put(target: Any, value: Any, i: int) -> None:
+        if isinstance(target, dict):
+            for key in target:
+                put(target[key], value[key], i)
+        elif isinstance(target, tuple):
+            for inner, part in zip(target, value, strict=True):
+                put(inner, part, i)
+        else:
+            target[i] = value
+
+    for i in np.flatnonzero(over):
+        put(out, final[i], int(i))
+    return out
+
+
+def _info_of(info: dict[str, Any], i: int) -> dict[str, Any]:
+    """What a vector env's info says of env i."""
+    out: dict[str, Any] = {}
+    for name, value in info.items():
+        has = info.get(f"_{name}")
+        if name.startswith("_") or (has is not None and not has[i]):
+            continue
+        out[name] = _info_of(value, i) if isinstance(value, dict) else value[i]
+    return out

@@ -1,0 +1,122 @@
+"""Battleship (POPGym): find all ships on a board by shots, told of each only whether it hit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from gymnasium.spaces import Discrete, MultiDiscrete
+from torch import Tensor
+
+from .. import random
+from .base import EPISODE, BatchedEnv, assign, positive
+
+LEVELS = {"Easy": dict(board_size=8), "Medium": dict(board_size=10), "Hard": dict(board_size=12)}
+TRIES = 8        # places tried for a ship in one step
+
+
+class Battleship(BatchedEnv):
+    """An action (row, column) shoots. A ship's cell that was not hit before: observation 1 and 1 / (cells of all ships); anything else
+    observation 0 and -1 / (other cells). Terminates when every ship is sunk, is truncated after as many shots as the board has cells.
+
+    Ships are placed one after the other, each uniformly among the places (cell, direction) that are free. The next episode's board is
+    built while this one is played: each step tries 8 places for the next ship, and an episode takes at least 12 shots. (That this is too
+    few has a probability below 1e-15; such a board lacks ships.)
+    """
+
+    layout = ("board",)
+
+    def __init__(self, num_envs: int = 1, *, board_size: int = 10, ship_sizes: Sequence[int] = (2, 3, 3, 4), **options: Any):
+        super().__init__(num_envs, **options)
+        size = self.board_size = positive("board_size", board_size)
+        self.ship_sizes = tuple(positive("ship_sizes", s) for s in ship_sizes)
+        for i, length in enumerate(self.ship_sizes):
+            if sum(self.ship_sizes[:i]) >= size * (size // length):      # fewer cells than that cannot block every row's places
+                raise ValueError(f"ship_sizes {list(self.ship_sizes)} may not fit on a board of {size} x {size}: "
+                                 "use fewer or shorter ships, or a larger board_size")
+        if not self.ship_sizes or sum(self.ship_sizes) >= size * size:
+            raise ValueError(f"ship_sizes must hold at least one ship and leave water on the board, got {list(self.ship_sizes)}")
+        self.single_observation_space = Discrete(2)
+        self.single_action_space = MultiDiscrete([size, size])
+        self.cells = self.episode_steps = size * size
+        self.needed = sum(self.ship_sizes)
+        self.places = _places(size, self.ship_sizes).to(self.device)                       # [ships + 1, 4 cells, longest]
+        self.board = self.zeros("board", self.cells + 1, dtype=torch.bool)                 # the last column is off the board
+        self.spare = self.zeros("spare", self.cells + 1, dtype=torch.bool)                 # the next episode's, being built
+        self.placed = self.zeros("placed")                                                 # ships on it
+        self.tried = self.zeros("tried")                                                   # places tried for the next one
+        self.shot = self.zeros("shot", self.cells, dtype=torch.bool)
+        self.hits = self.zeros("hits")
+        self.hit = self.zeros("hit")                                                       # the last shot did
+
+    def start(self, mask: Tensor | None) -> None:
+        if self.resetting:                      # called before the spare board was ready
+            self._clear(mask)
+            while bool(((self.placed < len(self.ship_sizes)) if mask is None else mask & (self.placed < len(self.ship_sizes))).any()):
+                self._build(self.key, mask)
+        assign(self.board, mask, self.spare)
+        self._clear(mask)
+        assign(self.shot, mask, False)
+        assign(self.hits, mask, 0)
+        assign(self.hit, mask, 0)
+
+    def advance(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cell = (action[:, 0] * self.board_size + action[:, 1])[:, None]
+        hit = (self.board.gather(1, cell) & ~self.shot.gather(1, cell))[:, 0]
+        self.shot.scatter_(1, cell, True)
+        self.hit.copy_(hit)
+        self.hits.add_(hit)
+        reward = torch.where(hit, 1 / self.needed, -1 / (self.cells - self.needed))
+        if self._worth_it(self.placed < len(self.ship_sizes)):
+            steps = min(self.needed, self.max_episode_steps or self.needed)
+            for _ in range(-(-3 * len(self.ship_sizes) // steps)):
+                self._build(self.key + EPISODE, None)
+        return reward, self.hits == self.needed, self.elapsed >= self.cells
+
+    def observe(self) -> Tensor:
+        return self.hit.clone()
+
+    def inject(self, layout: dict[str, Any]) -> None:
+        board = torch.as_tensor(layout["board"], device=self.device)
+        if board.shape != (self.num_envs, self.board_size, self.board_size):
+            raise ValueError(f"layout['board'] must be [{self.num_envs}, {self.board_size}, {self.board_size}], got {list(board.shape)}")
+        self.board[:, :-1] = board.reshape(self.num_envs, -1) != 0
+
+    def _clear(self, mask: Tensor | None) -> None:
+        for state in (self.spare, self.placed, self.tried):
+            assign(state, mask, 0)
+
+    def _build(self, key: Tensor, mask: Tensor | None) -> None:
+        """Try TRIES more places for the next ship of the spare board and put it on the first that is free."""
+        tries = self.tried[:, None] + self.count(TRIES)
+        number = random.integers(key[:, None] + self.placed[:, None] * (1 << 16) + tries, 4 * self.cells)       # [N, TRIES]
+        cells = self.places[self.placed[:, None], number]                                                       # [N, TRIES, longest]
+        taken = self.spare.gather(1, cells.flatten(1)).view(cells.shape).any(2)
+        free = ~taken & (cells[:, :, 0] < self.cells)
+        if mask is not None:
+            free &= mask[:, None]
+        best = free.int().argmax(1)
+        found = free.gather(1, best[:, None])
+        chosen = cells.gather(1, best[:, None, None].expand(-1, 1, cells.shape[2]))[:, 0]                       # [N, longest]
+        self.spare.scatter_(1, torch.where(found, chosen, self.cells), True)
+        self.spare[:, -1] = False
+        self.placed.add_(found[:, 0])
+        self.tried.copy_(torch.where(found[:, 0], 0, self.tried + TRIES))
+
+
+def _places(size: int, ships: Sequence[int]) -> Tensor:
+    """The cells of every ship at every place [ships + 1, 4 size², longest]: place 4 cell + direction; off the board where it does not fit.
+
+    The row after the last ship fits nowhere.
+    """
+    off = size * size
+    row, col = torch.arange(off) // size, torch.arange(off) % size
+    out = torch.full((len(ships) + 1, off, 4, max(ships)), off)
+    for s, length in enumerate(ships):
+        for d, (down, right) in enumerate(((1, 0), (-1, 0), (0, 1), (0, -1))):
+            i = torch.arange(length)
+            r, c = row[:, None] + down * i, col[:, None] + right * i                   # [cells, length]
+            fits = ((r >= 0) & (r < size) & (c >= 0) & (c < size)).all(1, keepdim=True)
+            out[s, :, d, :length] = torch.where(fits, r * size + c, off)
+    return out.flatten(1, 2)

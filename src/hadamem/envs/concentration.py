@@ -1,0 +1,89 @@
+"""Concentration (POPGym): cards lie face down; turn two at a time and find all pairs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.spaces import Discrete, MultiDiscrete
+from torch import Tensor
+
+from .base import EPISODE, BatchedEnv, assign, positive
+from .cards import CARDS, CLASSES, classes, swap
+
+LEVELS = {"Easy": dict(num_decks=1, kind="colors"), "Medium": dict(num_decks=2, kind="colors"), "Hard": dict(num_decks=1, kind="ranks")}
+
+
+class Concentration(BatchedEnv):
+    """An action turns the card at that place. Two in a row of one class (`kind`: "colors" or "ranks") and not the same card: they stay up,
+    for 2 / cards; else they are turned down again, for -2 / length. Turning a card that is up already costs 1 / length for each card in
+    play and ends the try. An observation shows the cards as they lie right after the turn, before a pair is judged; face-down cards
+    have the class after the last. Terminates when all cards are up, is truncated after `length` steps.
+
+    The next episode's deck is shuffled while this one is played, a swap a step: an episode has at least as many steps as cards.
+    """
+
+    layout = ("deck",)
+
+    def __init__(self, num_envs: int = 1, *, num_decks: int = 1, kind: str = "ranks", **options: Any):
+        super().__init__(num_envs, **options)
+        if kind not in ("colors", "ranks"):
+            raise ValueError(f"kind must be 'colors' or 'ranks' (13 cards of each suit leave one without a partner), got {kind!r}")
+        self.num_decks = positive("num_decks", num_decks)
+        n = self.num_cards = CARDS * self.num_decks
+        self.face_down = CLASSES[kind]
+        self.single_observation_space = MultiDiscrete(np.full(n, self.face_down + 1), dtype=np.uint8)
+        self.single_action_space = Discrete(n)
+        self.episode_steps = math.ceil(2 * n - n / (2 * n - 1))
+        self.ordered = classes(self.num_decks, kind).to(self.device)
+        self.deck = self.register("deck", self.ordered.repeat(self.num_envs, 1))       # [N, cards]: the class at each place
+        self.spare = self.register("spare", self.deck.clone())                         # the next episode's, half shuffled
+        self.up = self.zeros("up", n + 1, dtype=torch.bool)                            # pairs found; the last column is a dummy
+        self.shown = self.zeros("shown", 2)                                            # places turned now; n: none
+        self.first = self.zeros("first")                                               # place of a card that waits for its partner; n: none
+        self.found = self.zeros("found")                                               # cards that are up
+
+    def start(self, mask: Tensor | None) -> None:
+        if self.resetting:                      # called before the spare deck was ready
+            assign(self.spare, mask, self.ordered)
+            for place in range(self.num_cards - 1):
+                self._shuffle(torch.full_like(self.first, place), self.key, None if mask is None else ~mask)
+        assign(self.deck, mask, self.spare)
+        assign(self.spare, mask, self.ordered)
+        assign(self.up, mask, False)
+        assign(self.shown, mask, self.num_cards)
+        assign(self.first, mask, self.num_cards)
+        assign(self.found, mask, 0)
+
+    def advance(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        n, length = self.num_cards, self.episode_steps or 0
+        second = self.first < n
+        wasted = self.up.gather(1, action[:, None])[:, 0]
+        card = self.deck.gather(1, torch.stack((action, self.first.clamp(max=n - 1)), 1))     # [N, 2]
+        pair = second & ~wasted & (card[:, 0] == card[:, 1]) & (action != self.first)
+        reward = torch.where(second, -2 / length, torch.where(wasted, -1 / length, 0.0)).masked_fill_(pair, 2 / n)
+        self.shown[:, 0] = action
+        self.shown[:, 1] = self.first
+        self.up.scatter_(1, torch.where(pair[:, None], self.shown, n), True)
+        self.found.add_(2 * pair)
+        self.first.copy_(torch.where(second | wasted, n, action))
+        steps = n if self.max_episode_steps is None else min(self.max_episode_steps, n)
+        for i in range(swaps := -(-(n - 1) // steps)):
+            self._shuffle((self.elapsed - 1) * swaps + i, self.key + EPISODE)
+        return reward, self.found == n, self.elapsed >= length
+
+    def observe(self) -> Tensor:
+        visible = self.up.scatter(1, self.shown, True)[:, :-1]
+        return torch.where(visible, self.deck, self.face_down)
+
+    def inject(self, layout: dict[str, Any]) -> None:
+        deck = torch.as_tensor(layout["deck"], device=self.device)
+        if deck.shape != self.deck.shape:
+            raise ValueError(f"layout['deck'] must be {list(self.deck.shape)}: the class at each place; got {list(deck.shape)}")
+        self.deck.copy_(deck)
+
+    def _shuffle(self, place: Tensor, key: Tensor, fixed: Tensor | None = None) -> None:
+        """Swap number `place` [N] of the spare deck that is for the episode with `key`."""
+        swap(self.spare, place.clamp(max=self.num_cards - 1), key + place, fixed)

@@ -1,0 +1,50 @@
+"""MultiarmedBandit (POPGym): find out which arm pays best, and stay with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium.spaces import Discrete
+from torch import Tensor
+
+from .. import random
+from .base import BatchedEnv, assign, positive
+
+LEVELS = {"Easy": dict(num_arms=10, steps=200), "Medium": dict(num_arms=20, steps=400), "Hard": dict(num_arms=30, steps=600)}
+
+
+class MultiarmedBandit(BatchedEnv):
+    """Each episode gives every arm a chance to pay, uniform in [0, 1). An action pulls an arm: observation 1 and 1 / steps if it pays,
+    observation 0 and -1 / steps if not. Only the action tells which arm an observation is of. Truncated after `steps`.
+    """
+
+    layout = ("payouts",)
+
+    fixed_length = True
+
+    def __init__(self, num_envs: int = 1, *, num_arms: int = 10, steps: int = 200, **options: Any):
+        super().__init__(num_envs, **options)
+        self.steps = self.episode_steps = positive("steps", steps)
+        self.single_observation_space = Discrete(2)
+        self.single_action_space = Discrete(positive("num_arms", num_arms))
+        self.payouts = self.zeros("payouts", num_arms, dtype=torch.float32)     # chance of each arm
+        self.paid = self.zeros("paid")
+
+    def start(self, mask: Tensor | None) -> None:
+        assign(self.payouts, mask, random.uniform(random.spread(self.counter(), self.payouts.shape[1])))
+        assign(self.paid, mask, 0)
+
+    def advance(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        paid = random.uniform(self.counter()) < self.payouts.gather(1, action[:, None])[:, 0]
+        self.paid.copy_(paid)
+        return torch.where(paid, 1 / self.steps, -1 / self.steps), torch.zeros_like(paid), self.elapsed >= self.steps
+
+    def observe(self) -> Tensor:
+        return self.paid.clone()
+
+    def inject(self, layout: dict[str, Any]) -> None:
+        payouts = torch.as_tensor(layout["payouts"], device=self.device)
+        if payouts.shape != self.payouts.shape:
+            raise ValueError(f"layout['payouts'] must be {list(self.payouts.shape)}: the chance of each arm; got {list(payouts.shape)}")
+        self.payouts.copy_(payouts)

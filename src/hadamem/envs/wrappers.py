@@ -1,0 +1,324 @@
+"""Wrappers of batched envs: what a network needs beside the bare observation. Plain tensor ops, so `step` stays fit for CUDA graphs.
+
+`wrap(env)` applies the usual ones: previous action, first-step flag, then everything as one float vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from . import trees
+from .base import BatchedEnv, positive
+
+PREVIOUS_ACTION = "prev_action"    # names in dict observations, those of POPGym
+FIRST_STEP = "is_t0"
+
+
+def wrap(env: BatchedEnv | Wrapper, *, previous_action: bool = True, first_step: bool = True, features: bool = True,
+         scale_images: bool = False) -> BatchedEnv | Wrapper:
+    """`env` with its previous action and a first-step flag in the observation, as one float32 vector [N, F]. Each can be left out."""
+    if previous_action:
+        env = PreviousAction(env)
+    if first_step:
+        env = FirstStep(env)
+    return Features(env, scale_images=scale_images) if features else env
+
+
+class Wrapper:
+    """A batched env around another: everything is the inner one's but what a subclass changes."""
+
+    def __init__(self, env: BatchedEnv | Wrapper):
+        if not isinstance(env, (BatchedEnv, Wrapper)):
+            raise TypeError(f"env must be a batched env, got {type(env).__name__}; hm.envs.adapt(env) makes one of a Gymnasium env")
+        self.env = env
+        self.single_observation_space: gymnasium.Space[Any] = env.single_observation_space
+        self.single_action_space: gymnasium.Space[Any] = env.single_action_space
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":      # also: no endless search in a copy that has no attributes yet
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+        return getattr(self.env, name)
+
+    @property
+    def unwrapped(self) -> BatchedEnv:
+        return self.env.unwrapped
+
+    @property
+    def num_envs(self) -> int:
+        return self.unwrapped.num_envs
+
+    @property
+    def device(self) -> torch.device:
+        return self.unwrapped.device
+
+    @cached_property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        return gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
+
+    @cached_property
+    def action_space(self) -> gymnasium.Space[Any]:
+        return gymnasium.vector.utils.batch_space(self.single_action_space, self.num_envs)
+
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        return self.env.step(action)
+
+    def get_state(self) -> dict[str, Tensor]:
+        return self.env.get_state()
+
+    def set_state(self, state: dict[str, Tensor]) -> Any:
+        return self.env.set_state(state)
+
+    def render(self) -> Any:
+        return self.env.render()
+
+    def close(self) -> None:
+        self.env.close()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{self.env!r}>"
+
+
+class ObservationWrapper(Wrapper):
+    """A wrapper that changes observations, those in `info["final_obs"]` too. Subclasses fill in `now` and `final`."""
+
+    def now(self, obs: Any, action: Any) -> Any:
+        """The observation to show; action: the one just taken, None after a reset or `set_state`."""
+        raise NotImplementedError
+
+    def final(self, obs: Any, action: Any) -> Any:
+        """The same for the last observation of an episode: never its first one."""
+        raise NotImplementedError
+
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self.now(obs, None), info
+
+    def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        final = info.get("final_obs")
+        shown = self.now(obs, action)
+        if final is not None:      # the very same object: no env started anew, so what is shown is the same as well
+            info = {**info, "final_obs": shown if final is obs else self.final(final, action)}
+        return shown, reward, terminated, truncated, info
+
+    def set_state(self, state: dict[str, Tensor]) -> Any:
+        return self.now(self.env.set_state(state), None)
+
+
+class PreviousAction(ObservationWrapper):
+    """Adds the action that led to the observation; to a first observation the null action: 0, or the lowest where 0 is not allowed.
+
+    Tuples and dicts get one more entry (`prev_action`), anything else becomes a tuple (obs, action).
+    """
+
+    def __init__(self, env: BatchedEnv | Wrapper, null_action: Any = None):
+        super().__init__(env)
+        inner: Any = env
+        while isinstance(inner, Wrapper):
+            if isinstance(inner, PreviousAction):
+                raise ValueError("env has a PreviousAction wrapper already")
+            inner = inner.env
+        space = self.single_action_space
+        null = _null_action(space) if null_action is None else np.asarray(null_action)
+        if null.shape != (space.shape or ()):
+            raise ValueError(f"null_action must have the shape {list(space.shape or ())} of {space}, got {list(null.shape)}")
+        self.dtype = torch.as_tensor(np.zeros((), space.dtype)).dtype if isinstance(space, spaces.Box) else torch.int64
+        self.null = torch.as_tensor(null, dtype=self.dtype, device=self.device).expand(self.num_envs, *null.shape)
+        self.previous = self.null.clone()      # needed where a reset of some envs, or set_state, shows all observations again
+        self.single_observation_space = _appended_space(env.single_observation_space, space, PREVIOUS_ACTION)
+
+    def now(self, obs: Any, action: Any) -> Any:
+        action = self.previous if action is None else self._tensor(action)
+        action = trees.where(self.unwrapped.started, self.null, action)
+        self.previous.copy_(action)
+        return _appended(obs, action, PREVIOUS_ACTION)
+
+    def final(self, obs: Any, action: Any) -> Any:
+        return _appended(obs, self._tensor(action), PREVIOUS_ACTION)
+
+    def get_state(self) -> dict[str, Tensor]:
+        return {**self.env.get_state(), PREVIOUS_ACTION: self.previous.clone()}
+
+    def set_state(self, state: dict[str, Tensor]) -> Any:
+        if PREVIOUS_ACTION not in state:
+            raise ValueError(f"state lacks {PREVIOUS_ACTION!r}; was it saved without the PreviousAction wrapper?")
+        obs = self.env.set_state({name: value for name, value in state.items() if name != PREVIOUS_ACTION})
+        self.previous.copy_(state[PREVIOUS_ACTION])
+        return self.now(obs, None)
+
+    def _tensor(self, action: Any) -> Tensor:
+        """A copy: the caller's own tensor may be overwritten by the next action."""
+        action = action if isinstance(action, Tensor) else torch.as_tensor(np.asarray(action))
+        return action.to(self.device, self.dtype, copy=True)
+
+
+class FirstStep(ObservationWrapper):
+    """Adds a flag (Discrete(2)): 1 at the first observation of an episode. POPGym calls this Antialias.
+
+    It tells the null action of a first observation from the action 0. Tuples and dicts get one more entry (`is_t0`).
+    """
+
+    def __init__(self, env: BatchedEnv | Wrapper):
+        super().__init__(env)
+        self.single_observation_space = _appended_space(env.single_observation_space, spaces.Discrete(2), FIRST_STEP)
+
+    def now(self, obs: Any, action: Any) -> Any:
+        return _appended(obs, self.unwrapped.started.long(), FIRST_STEP)
+
+    def final(self, obs: Any, action: Any) -> Any:
+        return _appended(obs, torch.zeros(self.num_envs, dtype=torch.int64, device=self.device), FIRST_STEP)
+
+
+class Features(ObservationWrapper):
+    """The observation as one float32 vector [N, F], in the order and with the values of `gymnasium.spaces.utils.flatten`.
+
+    Discrete and MultiDiscrete entries are one-hot, boxes and bits are their numbers. scale_images: divide uint8 boxes by 255.
+    """
+
+    def __init__(self, env: BatchedEnv | Wrapper, scale_images: bool = False):
+        super().__init__(env)
+        self.scale_images = scale_images
+        flat = spaces.utils.flatten_space(env.single_observation_space)
+        if not isinstance(flat, spaces.Box):
+            raise TypeError(f"observations of {env.single_observation_space} cannot be one vector")
+        with np.errstate(over="ignore"):
+            low, high = flat.low.astype(np.float32), flat.high.astype(np.float32)
+        self._codes: dict[str, tuple[Tensor, Tensor] | None] = {}
+        places = self._prepare(env.single_observation_space, "")
+        if scale_images:
+            scale = np.where(np.concatenate(places), np.float32(1 / 255), np.float32(1))
+            low, high = low * scale, high * scale
+        self.single_observation_space = spaces.Box(low, high, dtype=np.float32)
+        self._space = env.single_observation_space
+
+    def now(self, obs: Any, action: Any) -> Tensor:
+        parts: list[Tensor] = []
+        self._flatten(self._space, obs, "", parts)
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+    final = now
+
+    def _prepare(self, space: gymnasium.Space[Any], path: str) -> list[np.ndarray]:
+        """Constants of every leaf; which of its features come from uint8 boxes."""
+        if isinstance(space, (spaces.Tuple, spaces.Dict)):
+            return [part for name, inner in _entries(space) for part in self._prepare(inner, f"{path}/{name}")]
+        size = spaces.utils.flatdim(space)
+        self._codes[path] = None
+        if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+            sizes = np.array([space.n]) if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1)
+            start = np.broadcast_to(space.start, sizes.shape) if np.ndim(space.start) == 0 else space.start.reshape(-1)
+            entry = np.repeat(np.arange(len(sizes)), sizes)                          # [F] which number the feature looks at
+            value = np.concatenate([np.arange(s, s + n) for s, n in zip(start, sizes, strict=True)])      # [F] and what it must be
+            self._codes[path] = (torch.as_tensor(entry, device=self.device), torch.as_tensor(value, device=self.device))
+        elif not isinstance(space, (spaces.Box, spaces.MultiBinary)):
+            raise TypeError(f"cannot make features of {space}; use Box, Discrete, MultiDiscrete, MultiBinary, and tuples and dicts of them")
+        return [np.full(size, isinstance(space, spaces.Box) and space.dtype == np.uint8)]
+
+    def _flatten(self, space: gymnasium.Space[Any], obs: Any, path: str, parts: list[Tensor]) -> None:
+        if isinstance(space, (spaces.Tuple, spaces.Dict)):
+            for name, inner in _entries(space):
+                self._flatten(inner, obs[name], f"{path}/{name}", parts)
+            return
+        codes = self._codes[path]
+        flat = obs.reshape(self.num_envs, -1)
+        if codes is not None:
+            entry, value = codes
+            seen = flat if isinstance(space, spaces.Discrete) else flat.index_select(1, entry)
+            parts.append((seen == value).to(torch.float32))
+            return
+        part = flat.to(torch.float32, copy=True)
+        parts.append(part.mul_(1 / 255) if self.scale_images and space.dtype == np.uint8 else part)
+
+
+class DiscreteAction(Wrapper):
+    """MultiDiscrete actions as one number, counted in C order: [a, b] of sizes [A, B] is a * B + b. Discrete ones stay."""
+
+    def __init__(self, env: BatchedEnv | Wrapper):
+        super().__init__(env)
+        space = env.single_action_space
+        if not isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+            raise TypeError(f"DiscreteAction needs Discrete or MultiDiscrete actions, got {space}")
+        self.parts: Tensor | None = None
+        if isinstance(space, spaces.MultiDiscrete):
+            sizes = [int(n) for n in space.nvec.reshape(-1)]
+            self.single_action_space = spaces.Discrete(math.prod(sizes))
+            steps = [math.prod(sizes[i + 1:]) for i in range(len(sizes))]
+            self.parts = torch.tensor(steps, device=self.device)                                    # [K]
+            self.sizes = torch.tensor([1 << 62, *sizes[1:]], device=self.device)                    # the first: errors stay visible
+            self.start = torch.as_tensor(space.start.reshape(-1), device=self.device)
+            columns = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), 1) + np.cumsum([0, *sizes[:-1]])
+            self.columns = torch.as_tensor(columns, device=self.device)                             # [A, K] into a mask of the parts
+            self.shape = space.shape
+
+    def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self.env.reset(seed=seed, options=options)
+        return obs, self._info(info)
+
+    def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
+        if self.parts is None:
+            return self.env.step(action)
+        action = action if isinstance(action, Tensor) else torch.as_tensor(np.asarray(action))
+        if action.shape != (self.num_envs,):
+            raise ValueError(f"action must have the shape [{self.num_envs}], got {list(action.shape)}")
+        if action.is_floating_point() or action.dtype == torch.bool:
+            raise TypeError(f"action must be of whole numbers for {self.single_action_space}, got {action.dtype}")
+        action = action.to(self.device, torch.int64)[:, None]
+        parts = torch.div(action, self.parts, rounding_mode="floor") % self.sizes + self.start
+        obs, reward, terminated, truncated, info = self.env.step(parts.reshape(self.num_envs, *self.shape))
+        return obs, reward, terminated, truncated, self._info(info)
+
+    def _info(self, info: dict[str, Any]) -> dict[str, Any]:
+        if self.parts is None or "action_mask" not in info:
+            return info
+        return {**info, "action_mask": info["action_mask"][:, self.columns].all(-1)}
+
+
+class TimeLimit(Wrapper):
+    """Truncates episodes after `max_episode_steps` actions, or after fewer where the env has a shorter limit already."""
+
+    def __init__(self, env: BatchedEnv | Wrapper, max_episode_steps: int):
+        super().__init__(env)
+        limit, inner = positive("max_episode_steps", max_episode_steps), self.unwrapped
+        inner.max_episode_steps = limit if inner.max_episode_steps is None else min(limit, inner.max_episode_steps)
+
+
+def _null_action(space: gymnasium.Space[Any]) -> np.ndarray:
+    """Zero if the space allows it, else its lowest action."""
+    if isinstance(space, spaces.Discrete):
+        return np.asarray(0 if space.contains(0) else int(space.start))
+    if not isinstance(space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)):
+        raise TypeError(f"there is no null action for {space}; pass null_action")
+    zero = np.zeros(space.shape, space.dtype)
+    if space.contains(zero):
+        return zero
+    return np.asarray(space.low if isinstance(space, spaces.Box) else space.start)  # type: ignore[union-attr]
+
+
+def _entries(space: spaces.Tuple | spaces.Dict) -> list[tuple[Any, gymnasium.Space[Any]]]:
+    return list(space.spaces.items()) if isinstance(space, spaces.Dict) else list(enumerate(space.spaces))
+
+
+def _appended_space(space: gymnasium.Space[Any], extra: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
+    if isinstance(space, spaces.Dict):
+        if name in space.spaces:
+            raise ValueError(f"observations have an entry {name!r} already")
+        return spaces.Dict({**space.spaces, name: extra})
+    return spaces.Tuple((*space.spaces, extra) if isinstance(space, spaces.Tuple) else (space, extra))
+
+
+def _appended(obs: Any, value: Tensor, name: str) -> Any:
+    if isinstance(obs, dict):
+        return {**obs, name: value}
+    return (*obs, value) if isinstance(obs, tuple) else (obs, value)

@@ -1,0 +1,111 @@
+"""The settings of a training run, as data: what `config.yaml` holds, and presets of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..agents.network import NetworkConfig
+from ..agents.ppo import PPOConfig
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides a run. The same file starts the same run again."""
+
+    env: str = "popgym/RepeatPreviousEasy"               # a name of `hadamem list envs`, or a Gymnasium id
+    env_options: dict[str, Any] = field(default_factory=dict)
+    steps: int = 1_000_000                               # env steps to train for; the last iteration may go beyond
+    seed: int = 0
+    device: str = "auto"                                 # auto: a GPU if there is one
+    preset: str = "default"                              # what the other fields were derived from
+    num_envs: int | None = None                          # None: from the batch size and the length of rollouts
+    rollout: int | None = None                           # steps of each env between updates; None: one episode, at most 256 steps
+    batch: int = 4096                                    # env steps between updates, about: num_envs times rollout
+    workers: int | None = None                           # processes for a Gymnasium env; None: as many as cores
+    previous_action: bool = True                         # the network sees its last action
+    first_step: bool = True                              # and a flag at the first step of an episode
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    checkpoint_every: float = 60.0                       # seconds between checkpoints
+    keep_checkpoints: int = 2
+    max_skipped: int = 50                                # updates in a row that may be skipped because they are not finite
+    tf32: bool = True                                    # faster matrix products on a GPU, with 10 bits of mantissa
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch", "keep_checkpoints", "max_skipped"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("num_envs", "rollout"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0 <= self.seed < 1 << 31:
+            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+
+
+# What each preset changes, by dotted name. `default` suits a laptop; the others follow the POPGym experiments of the paper.
+PRESETS: dict[str, dict[str, Any]] = {
+    "default": {
+        "ppo.epochs": 8, "ppo.minibatches": 4, "ppo.learning_rate": 1e-3, "ppo.trace": 0.95, "ppo.clip": 0.2, "ppo.kl_coefficient": 0.0,
+        "ppo.entropy_coefficient": 0.003, "network.memory_output": 128, "network.memory_size": 64,
+    },
+    "popgym-fair": {"steps": 15_000_000, "batch": 65_536},
+    "popgym-release": {
+        "steps": 15_000_000, "batch": 65_536, "previous_action": False, "first_step": False, "network.memory": "shm-release",
+        "ppo.max_grad_norm": None, "ppo.reshuffle": False,
+    },
+}
+
+
+def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
+    """A configuration from a preset and changes by dotted name: make_config("default", env="TMaze", **{"ppo.epochs": 4}).
+
+    `memory` is short for `network.memory`. The release protocol gives the time encoding to SHM alone.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"unknown preset {preset!r};{_near(preset, PRESETS)} choose from {', '.join(PRESETS)}")
+    if "memory" in changes:
+        changes["network.memory"] = changes.pop("memory")
+    values = {**PRESETS[preset], "preset": preset, **changes}
+    if preset == "popgym-release" and "network.time_encoding" not in changes and not str(values["network.memory"]).startswith("shm"):
+        values["network.time_encoding"] = "none"
+    return from_dict(_nest(values))
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Plain values, for YAML and JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(values: dict[str, Any]) -> TrainConfig:
+    """A configuration from nested values; unknown names are refused with the nearest known ones."""
+    return _build(TrainConfig, values, "")
+
+
+def _nest(values: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        group, _, rest = name.partition(".")
+        if rest:
+            out.setdefault(group, {})[rest] = value
+        else:
+            out[name] = value
+    return out
+
+
+def _build(kind: Any, values: dict[str, Any], path: str) -> Any:
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    parts = {"network": NetworkConfig, "ppo": PPOConfig} if kind is TrainConfig else {}
+    for name in values:
+        if name not in known:
+            raise ValueError(f"unknown setting {path + name!r};{_near(name, known)} known are {', '.join(known)}")
+    return kind(**{name: _build(parts[name], value, f"{name}.") if name in parts and isinstance(value, dict) else value
+                   for name, value in values.items()})
+
+
+def _near(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" did you mean {near[0]!r}?" if near else ""

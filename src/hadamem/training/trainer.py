@@ -1,0 +1,176 @@
+"""One run of PPO: env, network and optimiser joined; one iteration is a rollout and its updates."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import envs, states
+from ..agents import PPO, ActorCritic, Batch, make_actions
+from ..agents.ppo import advantages, minibatches
+from .collect import Collector
+from .config import TrainConfig
+from .graphs import capture
+from .inputs import agent_env
+
+
+class Trainer:
+    """Builds everything from a configuration; `iteration()` trains on one rollout and says what came out."""
+
+    def __init__(self, config: TrainConfig, env: Any = None, graphs: bool = True):
+        self.config = config
+        self.device = _find_device(config.device)
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
+        self.env, images, self.steps, memory_options = self._make_env(env)
+        network = dataclasses.replace(config.network, memory_options={**memory_options, **config.network.memory_options})
+        torch.manual_seed(config.seed)
+        actions = make_actions(self.env.single_action_space)
+        self.network = ActorCritic(self.env.single_observation_space.shape[0], actions, network, images).to(self.device)
+        self.ppo = PPO(self.network, config.ppo)
+        self.collector = Collector(self.env, self.network, self.steps, config.seed)
+        self.num_envs = self.env.num_envs
+        self.iterations = 0
+        self.env_steps = 0
+        self.updates = config.ppo.epochs * config.ppo.minibatches
+        n = self.num_envs // config.ppo.minibatches
+        self.chosen = torch.zeros(n, dtype=torch.int64, device=self.device)     # the envs of the minibatch
+        self.advantage = torch.zeros(self.num_envs, self.steps, device=self.device)
+        self.target = torch.zeros_like(self.advantage)
+        self._collect: Callable[[], None] = self._collect_eagerly
+        self._update: Callable[[], None] = self._update_eagerly
+        self.capture_seconds = 0.0
+        if graphs and self.device.type == "cuda" and getattr(self.env.unwrapped, "restorable", True):
+            self._capture()
+
+    @property
+    def batch(self) -> int:
+        """Env steps of one iteration."""
+        return self.num_envs * self.steps
+
+    @property
+    def done(self) -> bool:
+        return self.env_steps >= self.config.steps
+
+    def iteration(self) -> dict[str, float]:
+        """Collect a rollout and learn from it. Returns statistics, times included; this is where the host waits for a GPU."""
+        start = time.perf_counter()
+        self.collector.draw(self.iterations)
+        self._collect()
+        episodes = self.collector.episodes()          # waits for the rollout
+        acted = time.perf_counter()
+        self.ppo.begin(self.env_steps / self.config.steps)
+        generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
+        sets = torch.stack(list(minibatches(self.num_envs, self.config.ppo, generator))).to(self.device)
+        for chosen in sets:
+            self.chosen.copy_(chosen)
+            self._update()
+        learnt = self.ppo.end(self.updates)           # waits for the updates
+        end = time.perf_counter()
+        self.iterations += 1
+        self.env_steps += self.batch
+        return {"iteration": self.iterations, "steps": self.env_steps, **episodes, **learnt,
+                "seconds": end - start, "rollout_seconds": acted - start, "update_seconds": end - acted}
+
+    def get_state(self) -> dict[str, Tensor]:
+        """All tensors of the run: weights, optimiser, env, counters."""
+        found = {f"network.{name}": x.detach() for name, x in self.network.state_dict().items()}
+        names = {id(p): name for name, p in self.network.named_parameters()}
+        for p, values in self.ppo.optimizer.state.items():
+            found |= {f"adam.{names[id(p)]}.{key}": x for key, x in values.items()}
+        found |= {f"collector.{name}": x for name, x in self.collector.get_state().items()}
+        found |= {"ppo.kl_coefficient": self.ppo.kl_coefficient, "ppo.learning_rate": self.ppo.learning_rate,
+                  "iterations": torch.tensor(self.iterations), "env_steps": torch.tensor(self.env_steps)}
+        return {name: x.detach().clone() for name, x in found.items()}
+
+    def set_state(self, state: dict[str, Tensor]) -> None:
+        """Go on from a state of `get_state` of a run with the same configuration."""
+        self.network.load_state_dict({name[8:]: x for name, x in state.items() if name.startswith("network.")})
+        self._make_adam_state()
+        names = {id(p): name for name, p in self.network.named_parameters()}
+        with torch.no_grad():
+            for p, values in self.ppo.optimizer.state.items():
+                for key, x in values.items():
+                    x.copy_(state.get(f"adam.{names[id(p)]}.{key}", torch.zeros(())))
+            self.ppo.kl_coefficient.copy_(state["ppo.kl_coefficient"])
+            self.ppo.learning_rate.copy_(state["ppo.learning_rate"])
+        self.collector.set_state({name[10:]: x for name, x in state.items() if name.startswith("collector.")})
+        self.iterations, self.env_steps = int(state["iterations"]), int(state["env_steps"])
+
+    # --- inner works -----------------------------------------------------------------------------------------------
+
+    def _make_env(self, env: Any) -> tuple[Any, tuple[Any, ...], int, dict[str, Any]]:
+        """The wrapped env, its images, the length of rollouts, and what the memory may be promised."""
+        config = self.config
+        if env is None:
+            probe = envs.make(config.env, num_envs=1, **config.env_options)
+            length = probe.unwrapped.episode_steps
+            fixed = probe.unwrapped.fixed_length and probe.unwrapped.max_episode_steps is None
+            probe.close()
+            steps = config.rollout or min(length or 128, 512 if fixed else 128)
+            n = config.num_envs or config.ppo.minibatches * max(1, round(config.batch / steps / config.ppo.minibatches))
+            options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
+            if config.workers is not None:
+                options["workers"] = config.workers
+            env = envs.make(config.env, num_envs=n, **options)
+        else:
+            length, fixed = env.unwrapped.episode_steps, env.unwrapped.fixed_length
+            steps = config.rollout or min(length or 128, 128)
+        if env.num_envs % config.ppo.minibatches:
+            raise ValueError(f"num_envs ({env.num_envs}) must be a multiple of ppo.minibatches ({config.ppo.minibatches})")
+        whole = fixed and steps % (length or 1) == 0 and steps == length
+        promise = {"resets_only_at_start": True} if whole and config.network.memory in ("gru", "lstm") else {}
+        wrapped, images = agent_env(env, config.previous_action, config.first_step)
+        return wrapped, images, steps, promise
+
+    def _collect_eagerly(self) -> None:
+        self.collector.collect()
+        found = advantages(self.collector.rollout, self.config.ppo)
+        self.advantage.copy_(found.advantage)
+        self.target.copy_(found.target)
+
+    def _update_eagerly(self) -> None:
+        r, i = self.collector.rollout, self.chosen
+
+        fields: dict[str, Any] = {name: x if x is None else x.index_select(0, i) for name, x in r._asdict().items() if name != "state"}
+        chosen = r._replace(**fields, state=states.apply(lambda x: x.index_select(0, i), r.state))
+        self.ppo.update(Batch(chosen, self.advantage.index_select(0, i), self.target.index_select(0, i)))
+
+    def _make_adam_state(self) -> None:
+        """Adam's state comes with its first step: take one that is skipped."""
+        if not self.ppo.optimizer.state:
+            for p in self.ppo.parameters:
+                p.grad = torch.zeros_like(p)
+            self.ppo.bad.fill_(1)
+            self.ppo.optimizer.step()
+            self.ppo.optimizer.zero_grad(set_to_none=True)
+            self.ppo.bad.zero_()
+
+    def _capture(self) -> None:
+        """Rollout and update as CUDA graphs; afterwards everything is as before."""
+        start = time.perf_counter()
+        self._make_adam_state()
+        before = self.get_state()
+        self.collector.draw(0)
+        self._collect = capture(self._collect_eagerly, self.device, warm_up=1)
+        self._update = capture(self._update_eagerly, self.device)
+        self.set_state(before)
+        self.ppo.totals.zero_()
+        torch.cuda.synchronize(self.device)
+        self.capture_seconds = time.perf_counter() - start
+
+
+def _find_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {name!r} cannot be used here: {' '.join(str(error).split())[:200]}") from error
+    return device

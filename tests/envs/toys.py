@@ -1,0 +1,84 @@
+"""Small Gymnasium envs for tests of the adapter. Worker processes import this file, so it needs Gymnasium and numpy only."""
+
+import os
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Mixed(gymnasium.Env):
+    """Dict, tuple and picture observations, actions from 2 to 4 of which one is forbidden; episodes of `length` steps."""
+
+    def __init__(self, length=4, mask="info", picture=(3, 4, 4), render_mode=None):
+        self.length, self.mask, self.render_mode = length, mask, render_mode
+        self.action_space = spaces.Discrete(3, start=2)
+        parts = {"picture": spaces.Box(0, 255, picture, np.uint8),
+                 "pair": spaces.Tuple((spaces.Discrete(5), spaces.Box(-np.inf, np.inf, (2,), np.float64)))}
+        if mask == "obs":
+            parts["action_mask"] = spaces.MultiBinary(3)
+        self.observation_space = spaces.Dict(parts)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.acted, self.start = 0, 0, int(self.np_random.integers(5))
+        if options:
+            self.start = options["start"]
+        return self.obs(), self.info()
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.t, self.acted = self.t + 1, int(action)
+        over = self.t == self.length
+        info = self.info() | ({"is_success": self.acted == 3, "note": f"t={self.t}", "odd": lambda: 0} if over else {})
+        return self.obs(), 0.5 * self.acted, over, False, info
+
+    def allowed(self):
+        return np.arange(3) != self.t % 3
+
+    def info(self):
+        return {"action_mask": self.allowed()} if self.mask == "info" else {}
+
+    def obs(self):
+        shape = self.observation_space["picture"].shape
+        out = {"picture": np.full(shape, 10 * self.t + self.start, np.uint8), "pair": (self.start, np.array([self.t, self.acted], float))}
+        return out | ({"action_mask": self.allowed().astype(np.int8)} if self.mask == "obs" else {})
+
+    def render(self):
+        return f"t={self.t} acted={self.acted}"
+
+
+class Actions(gymnasium.Env):
+    """Shows the action it got, for any action space; never ends."""
+
+    def __init__(self, action_space):
+        self.action_space = action_space
+        self.observation_space = spaces.Box(-np.inf, np.inf, action_space.shape, np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(self.action_space.shape), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        return np.asarray(action, dtype=float), 0, False, False, {}
+
+
+class Fragile(Mixed):
+    """Breaks in step number `when`: raises, or ends its process by `how`."""
+
+    def __init__(self, when=2, how="raise", **options):
+        super().__init__(**options)
+        self.when, self.how = when, how
+
+    def step(self, action):
+        if self.t + 1 == self.when:
+            if self.how == "raise":
+                raise ZeroDivisionError("the pole fell off the table")
+            os._exit(3)
+        return super().step(action)
+
+
+class Unmakeable(gymnasium.Env):
+    def __init__(self):
+        raise OSError("no such robot")
