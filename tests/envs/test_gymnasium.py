@@ -193,9 +193,9 @@ def test_bad_options():
         gymnasium.make(EASY, num_envs=3)
     with pytest.raises(ValueError, match="k must be smaller"):
         gymnasium.make(EASY, k=60)
+    vector = gymnasium.make_vec(EASY, num_envs=2)
+    vector.reset(seed=0)
     with pytest.raises(ValueError, match="outside"):
-        vector = gymnasium.make_vec(EASY, num_envs=2)
-        vector.reset(seed=0)
         vector.step([0, 4])
 
 

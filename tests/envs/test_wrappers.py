@@ -295,6 +295,7 @@ def test_cuda_graph(name):
     action = torch.as_tensor(space.sample(), device=device)
     state = env.get_state()
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         env.step(action)
         env.step(action)

@@ -110,7 +110,7 @@ def _block(name: str, num_envs: int, device: torch.device) -> Callable[[], int]:
     with torch.cuda.graph(graph):
         steps()
 
-    def replay() -> int:
+    def replay(kept: object = (env, actions)) -> int:      # the graph works in their memory
         graph.replay()
         return UNROLL * num_envs
 

@@ -8,6 +8,7 @@ if importlib.util.find_spec("gymnasium") is None:
     raise ImportError("hm.envs needs gymnasium: pip install 'hadamem[envs]'")
 
 from . import gymnasium as _gymnasium
+from . import render
 from .adapter import AdaptedEnv, adapt
 from .adapter_workers import EnvError
 from .base import BatchedEnv
@@ -18,4 +19,4 @@ from .wrappers import DiscreteAction, Features, FirstStep, PreviousAction, TimeL
 _gymnasium.register()
 
 __all__ = ["AdaptedEnv", "BatchedEnv", "DiscreteAction", "EnvError", "Features", "FirstStep", "PreviousAction", "TaskEnv", "TaskVectorEnv",
-           "TimeLimit", "Wrapper", "adapt", "gymnasium_id", "list_envs", "make", "wrap"]
+           "TimeLimit", "Wrapper", "adapt", "gymnasium_id", "list_envs", "make", "render", "wrap"]

@@ -143,6 +143,10 @@ class AdaptedEnv(BatchedEnv):
         self.elapsed.add_(1).masked_fill_(self.started, 0)
         return obs, self._tensors(backend.reward, torch.float32), terminated, truncated, info
 
+    def observe(self) -> Any:
+        """The observation of the last `reset` or `step`."""
+        return self._tensors(self.backend.obs)
+
     def get_state(self) -> dict[str, Tensor]:
         """Nothing: what goes on inside the envs is not known."""
         return {}

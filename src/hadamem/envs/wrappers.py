@@ -189,57 +189,49 @@ class Features(ObservationWrapper):
 
     def __init__(self, env: BatchedEnv | Wrapper, scale_images: bool = False):
         super().__init__(env)
-        self.scale_images = scale_images
-        flat = spaces.utils.flatten_space(env.single_observation_space)
-        if not isinstance(flat, spaces.Box):
-            raise TypeError(f"observations of {env.single_observation_space} cannot be one vector")
-        with np.errstate(over="ignore"):
-            low, high = flat.low.astype(np.float32), flat.high.astype(np.float32)
-        self._codes: dict[str, tuple[Tensor, Tensor] | None] = {}
-        places = self._prepare(env.single_observation_space, "")
-        if scale_images:
-            scale = np.where(np.concatenate(places), np.float32(1 / 255), np.float32(1))
-            low, high = low * scale, high * scale
-        self.single_observation_space = spaces.Box(low, high, dtype=np.float32)
-        self._space = env.single_observation_space
+        self._leaves = _leaves(env.single_observation_space)
+        codes: list[np.ndarray] = []                      # of every whole number: the feature that stands for its 0
+        low, high = [], []
+        self._size = 0
+        self._plan: list[tuple[int, int, float] | None] = []      # of each leaf that is no code: its features, and their scale
+        for _, space in self._leaves:
+            size = spaces.utils.flatdim(space)
+            scale = 1 / 255 if scale_images and space.dtype == np.uint8 and isinstance(space, spaces.Box) else 1.0
+            if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+                sizes = np.reshape(space.n if isinstance(space, spaces.Discrete) else space.nvec, -1).astype(np.int64)
+                codes.append(self._size + np.cumsum(sizes) - sizes - np.reshape(space.start, -1))
+                self._plan.append(None)
+            else:
+                self._plan.append((self._size, self._size + size, scale))
+            flat = spaces.utils.flatten_space(space)
+            assert isinstance(flat, spaces.Box)
+            with np.errstate(over="ignore"):
+                low.append(flat.low.astype(np.float32) * np.float32(scale))
+                high.append(flat.high.astype(np.float32) * np.float32(scale))
+            self._size += size
+        self._codes = torch.as_tensor(np.concatenate(codes), device=self.device) if codes else None      # [K]
+        self.single_observation_space = spaces.Box(np.concatenate(low), np.concatenate(high), dtype=np.float32)
 
     def now(self, obs: Any, action: Any) -> Tensor:
-        parts: list[Tensor] = []
-        self._flatten(self._space, obs, "", parts)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        out = torch.zeros(self.num_envs, self._size, device=self.device)
+        numbers = []
+        for (path, _), plan in zip(self._leaves, self._plan, strict=True):
+            leaf = obs
+            for key in path:
+                leaf = leaf[key]
+            leaf = leaf.reshape(self.num_envs, -1)
+            if plan is None:
+                numbers.append(leaf if leaf.dtype == torch.int64 else leaf.long())
+            else:
+                start, stop, scale = plan
+                out[:, start:stop] = leaf if scale == 1.0 else leaf * scale
+        if self._codes is not None:
+            ones = numbers[0] if len(numbers) == 1 else torch.cat(numbers, 1)      # [N, K]
+            ones = (ones + self._codes).clamp_(0, self._size - 1)                  # whatever an env shows, no index goes astray
+            out.scatter_(1, ones, 1.0)
+        return out
 
     final = now
-
-    def _prepare(self, space: gymnasium.Space[Any], path: str) -> list[np.ndarray]:
-        """Constants of every leaf; which of its features come from uint8 boxes."""
-        if isinstance(space, (spaces.Tuple, spaces.Dict)):
-            return [part for name, inner in _entries(space) for part in self._prepare(inner, f"{path}/{name}")]
-        size = spaces.utils.flatdim(space)
-        self._codes[path] = None
-        if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-            sizes = np.array([space.n]) if isinstance(space, spaces.Discrete) else space.nvec.reshape(-1)
-            start = np.broadcast_to(space.start, sizes.shape) if np.ndim(space.start) == 0 else space.start.reshape(-1)
-            entry = np.repeat(np.arange(len(sizes)), sizes)                          # [F] which number the feature looks at
-            value = np.concatenate([np.arange(s, s + n) for s, n in zip(start, sizes, strict=True)])      # [F] and what it must be
-            self._codes[path] = (torch.as_tensor(entry, device=self.device), torch.as_tensor(value, device=self.device))
-        elif not isinstance(space, (spaces.Box, spaces.MultiBinary)):
-            raise TypeError(f"cannot make features of {space}; use Box, Discrete, MultiDiscrete, MultiBinary, and tuples and dicts of them")
-        return [np.full(size, isinstance(space, spaces.Box) and space.dtype == np.uint8)]
-
-    def _flatten(self, space: gymnasium.Space[Any], obs: Any, path: str, parts: list[Tensor]) -> None:
-        if isinstance(space, (spaces.Tuple, spaces.Dict)):
-            for name, inner in _entries(space):
-                self._flatten(inner, obs[name], f"{path}/{name}", parts)
-            return
-        codes = self._codes[path]
-        flat = obs.reshape(self.num_envs, -1)
-        if codes is not None:
-            entry, value = codes
-            seen = flat if isinstance(space, spaces.Discrete) else flat.index_select(1, entry)
-            parts.append((seen == value).to(torch.float32))
-            return
-        part = flat.to(torch.float32, copy=True)
-        parts.append(part.mul_(1 / 255) if self.scale_images and space.dtype == np.uint8 else part)
 
 
 class DiscreteAction(Wrapper):
@@ -306,8 +298,14 @@ def _null_action(space: gymnasium.Space[Any]) -> np.ndarray:
     return np.asarray(space.low if isinstance(space, spaces.Box) else space.start)  # type: ignore[union-attr]
 
 
-def _entries(space: spaces.Tuple | spaces.Dict) -> list[tuple[Any, gymnasium.Space[Any]]]:
-    return list(space.spaces.items()) if isinstance(space, spaces.Dict) else list(enumerate(space.spaces))
+def _leaves(space: gymnasium.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], gymnasium.Space[Any]]]:
+    """(path, space) of each leaf, in the order of `gymnasium.spaces.utils.flatten`."""
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        entries = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        return [leaf for name, inner in entries for leaf in _leaves(inner, (*path, name))]
+    if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        raise TypeError(f"cannot make features of {space}; use Box, Discrete, MultiDiscrete, MultiBinary, and tuples and dicts of them")
+    return [(path, space)]
 
 
 def _appended_space(space: gymnasium.Space[Any], extra: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
