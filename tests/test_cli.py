@@ -1,5 +1,6 @@
 """The command line: what it prints, and that bad input is one sentence and exit code 2."""
 
+import io
 import json
 import subprocess
 import sys
@@ -55,6 +56,35 @@ def test_list(capsys):
     assert "triton" in out
 
 
+def test_list_envs(capsys):
+    pytest.importorskip("gymnasium")
+    assert main(["list", "envs"]) == 0
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split()[0] for row in rows] == hadamem.envs.list_envs()
+    assert head.split() == ["name", "observation", "action", "steps", "task"]
+    row = next(row for row in rows if row.startswith("popgym/AutoencodeEasy"))
+    assert "Discrete 2, Discrete 4  Discrete 4" in row
+    for column in (head.index("observation"), head.index("action"), head.index("steps"), head.index("task")):
+        assert all(row[column - 1] == " " != row[column] for row in rows)       # aligned
+
+
+def test_play(monkeypatch, capsys):
+    pytest.importorskip("gymnasium")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("s\nd\nq\n"))
+    assert main(["play", "popgym/RepeatPreviousEasy", "--seed", "4", "--option", "k=2", "--show-hidden"]) == 0
+    out = capsys.readouterr().out
+    assert "say the suit" in out
+    assert "k = 2" in out
+    assert out.count("reward") == 2
+
+
+def test_play_in_a_pipe():
+    command = [sys.executable, "-m", "hadamem", "play", "popgym/BattleshipEasy", "--seed", "1"]
+    done = subprocess.run(command, input="0 0\n0 1\n", capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("reward") == 2
+
+
 @pytest.mark.parametrize(("argv", "words"), [
     (["lst"], "lst"),
     (["list", "mammals"], "mammals"),
@@ -72,6 +102,10 @@ def test_list(capsys):
     (["check-memory", "hadamem:NoSuchClass"], "NoSuchClass"),
     (["check-memory", "gru", "--option", "memory_size"], "NAME=VALUE"),
     (["check-memory", "gru", "--input-size", "0"], "input-size"),
+    (["play", "popgym/RepeatPrevousEasy"], "did you mean popgym/RepeatPreviousEasy"),
+    (["play", "popgym/RepeatPreviousEasy", "--option", "k=99"], "k must be smaller"),
+    (["play", "popgym/RepeatPreviousEasy", "--option", "z=1"], "'z'"),
+    (["play", "popgym/RepeatPreviousEasy", "--seed", "-1"], "seed must be"),
 ])
 def test_bad_input_is_one_sentence(argv, words, here, capsys):
     assert main(argv) == 2

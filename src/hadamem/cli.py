@@ -141,7 +141,7 @@ def _parse_option(text: str) -> tuple[str, Any]:
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=("memories", "backends"), help="what to list")
+    parser.add_argument("kind", choices=("memories", "backends", "envs"), help="what to list")
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -149,14 +149,28 @@ def _list(args: argparse.Namespace) -> int:
         from .memory import MEMORIES
 
         rows = [(name, _first_line(make)) for name, make in MEMORIES.items()]
+    elif args.kind == "envs":
+        listing = _envs_module("listing")
+        return _print_table([listing.HEAD, *listing.rows()])
     else:
         from .kernels import _backends
 
         rows = [(name, _backend_status(name, _backends)) for name in _backends.NAMES]
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        print(f"{name:<{width}}  {text}")
+    return _print_table(rows)
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> int:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
+
+
+def _envs_module(name: str) -> Any:
+    try:
+        return importlib.import_module(f".envs.{name}", __package__)
+    except ImportError as error:
+        raise UsageError(str(error)) from error
 
 
 def _first_line(thing: Any) -> str:
@@ -176,6 +190,27 @@ def _backend_status(name: str, backends: Any) -> str:
     return ", ".join(["usable", *preferred])
 
 
+# --- play ----------------------------------------------------------------------------------------------------------
+
+
+def _play_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("env", help="a name from `hadamem list envs`, or a Gymnasium id")
+    parser.add_argument("--seed", type=int, help="play the episodes of this seed (default: new ones every time)")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE",
+                        help="an option of the env, as JSON or else text: --option k=3; repeatable")
+    parser.add_argument("--show-hidden", action="store_true", help="show the whole state, not only what the agent sees")
+
+
+def _play(args: argparse.Namespace) -> int:
+    play = _envs_module("play")
+    options = dict(_parse_option(text) for text in args.option)
+    try:
+        play.play(args.env, seed=args.seed, options=options, hidden=args.show_hidden)
+    except (ValueError, TypeError) as error:
+        raise UsageError(" ".join(str(error).split())) from error
+    return 0
+
+
 # --- the table -----------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +225,8 @@ COMMANDS = {   # "group name" or "name"; a new command is a new line
                             _bench_arguments, _bench),
     "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory",
                             _check_arguments, _check_memory),
-    "list": Command("list memories or backends", _list_arguments, _list),
+    "list": Command("list memories, backends or envs", _list_arguments, _list),
+    "play": Command("play an env by hand in the terminal", _play_arguments, _play),
 }
 GROUPS = {"bench": "measure speed and memory use on this machine"}
 _OWN = ("command", "debug", "config")   # arguments of the command line itself

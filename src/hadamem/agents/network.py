@@ -85,8 +85,8 @@ class Trunk(nn.Module):
     def forward(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
         """x [N, T, F], reset [N, T] -> [N, T, inner]."""
         time, last = _times(state.time, reset)
-        y, memory = self.memory(self._embed(x, time), state.memory, reset)
-        return F.relu(self.after(y)), TrunkState(last, memory)
+        y, memory = self.memory.through(self.after, self._embed(x, time), state.memory, reset)
+        return F.relu(y), TrunkState(last, memory)
 
     def step(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
         """x [N, F], reset [N] -> [N, inner]."""
@@ -120,7 +120,12 @@ class ActorCritic(nn.Module):
         """x [N, T, F], reset [N, T] bool, mask [N, T, A] of allowed actions -> descriptions [N, T, width], values [N, T], state."""
         y, actor = self.trunk(x, state.actor, reset)
         z, critic = (y, None) if self.critic_trunk is None else self.critic_trunk(x, state.critic, reset)
-        return self.actions.describe(self.actor(y), mask), self.critic(z)[..., 0], NetworkState(actor, critic)
+        if z is y and self.config.head_activation == "none":
+            weight, bias = _multiplied(self.actor, self.critic)                      # both heads in one product, as they are linear
+            logits, value = F.linear(y, weight, bias).split([self.actions.inputs, 1], -1)
+        else:
+            logits, value = self.actor(y), self.critic(z)
+        return self.actions.describe(logits, mask), value[..., 0], NetworkState(actor, critic)
 
     def step(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, NetworkState]:
         """The same for one step: x [N, F], reset [N]."""
@@ -194,6 +199,13 @@ def _small_cnn(image: Image) -> nn.Module:
 
 def _count(shape: tuple[int, ...]) -> int:
     return int(torch.Size(shape).numel())
+
+
+def _multiplied(*heads: Any) -> tuple[Tensor, Tensor]:
+    """Weight and bias of linear heads of two layers each, multiplied out and side by side."""
+    weights = [last.weight @ first.weight for first, last in heads]
+    biases = [F.linear(first.bias, last.weight, last.bias) for first, last in heads]
+    return torch.cat(weights), torch.cat(biases)
 
 
 def _head(config: NetworkConfig, outputs: int) -> nn.Module:

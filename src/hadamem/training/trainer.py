@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -27,11 +26,13 @@ class Trainer:
         self.device = _find_device(config.device)
         if self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
-        self.env, images, self.steps, memory_options = self._make_env(env)
-        network = dataclasses.replace(config.network, memory_options={**memory_options, **config.network.memory_options})
+        self.env, images, self.steps, whole = self._make_env(env)
         torch.manual_seed(config.seed)
         actions = make_actions(self.env.single_action_space)
-        self.network = ActorCritic(self.env.single_observation_space.shape[0], actions, network, images).to(self.device)
+        self.network = ActorCritic(self.env.single_observation_space.shape[0], actions, config.network, images).to(self.device)
+        for trunk in (self.network.trunk, self.network.critic_trunk):
+            if trunk is not None:
+                trunk.memory.resets_only_at_start = whole
         self.ppo = PPO(self.network, config.ppo)
         self.collector = Collector(self.env, self.network, self.steps, config.seed)
         self.num_envs = self.env.num_envs
@@ -104,8 +105,8 @@ class Trainer:
 
     # --- inner works -----------------------------------------------------------------------------------------------
 
-    def _make_env(self, env: Any) -> tuple[Any, tuple[Any, ...], int, dict[str, Any]]:
-        """The wrapped env, its images, the length of rollouts, and what the memory may be promised."""
+    def _make_env(self, env: Any) -> tuple[Any, tuple[Any, ...], int, bool]:
+        """The wrapped env, its images, the length of rollouts, and whether each is exactly one episode."""
         config = self.config
         if env is None:
             probe = envs.make(config.env, num_envs=1, **config.env_options)
@@ -123,10 +124,8 @@ class Trainer:
             steps = config.rollout or min(length or 128, 128)
         if env.num_envs % config.ppo.minibatches:
             raise ValueError(f"num_envs ({env.num_envs}) must be a multiple of ppo.minibatches ({config.ppo.minibatches})")
-        whole = fixed and steps % (length or 1) == 0 and steps == length
-        promise = {"resets_only_at_start": True} if whole and config.network.memory in ("gru", "lstm") else {}
         wrapped, images = agent_env(env, config.previous_action, config.first_step)
-        return wrapped, images, steps, promise
+        return wrapped, images, steps, fixed and steps == length
 
     def _collect_eagerly(self) -> None:
         self.collector.collect()
@@ -137,7 +136,10 @@ class Trainer:
     def _update_eagerly(self) -> None:
         r, i = self.collector.rollout, self.chosen
 
-        fields: dict[str, Any] = {name: x if x is None else x.index_select(0, i) for name, x in r._asdict().items() if name != "state"}
+        skipped = {"state", "reward", "done", "bootstrap", "last_value"}        # the advantages have them
+        if self.config.ppo.value_clip_range is None:
+            skipped.add("value")
+        fields: dict[str, Any] = {name: x if x is None else x.index_select(0, i) for name, x in r._asdict().items() if name not in skipped}
         chosen = r._replace(**fields, state=states.apply(lambda x: x.index_select(0, i), r.state))
         self.ppo.update(Batch(chosen, self.advantage.index_select(0, i), self.target.index_select(0, i)))
 
