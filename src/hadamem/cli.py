@@ -98,6 +98,32 @@ def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
     return values
 
 
+# --- bench envs ----------------------------------------------------------------------------------------------------
+
+
+def _bench_envs_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="ENV", help="tasks to time (default: a few of each kind)")
+    parser.add_argument("--num-envs", type=int, metavar="N", help="copies in a batch (default: 8192)")
+    parser.add_argument("--device", help="auto, cpu, cuda, ... (default: auto, the GPU if there is one)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="time for each task (default: 1)")
+    parser.add_argument("--no-peer", action="store_false", dest="peer", default=None, help="leave the popgym package out")
+    parser.add_argument("--out", metavar="DIR", help="folder for results.json (default: bench/envs)")
+
+
+def _bench_envs(args: argparse.Namespace) -> int:
+    from .bench import envs
+
+    given = {key: value for key, value in vars(args).items() if key not in _OWN and value not in (None, [])}
+    if "names" in given:
+        given["names"] = tuple(given["names"])
+    try:
+        settings = envs.Settings(**given)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    envs.run(settings)
+    return 0
+
+
 # --- check-memory --------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +249,8 @@ class Command(NamedTuple):
 COMMANDS = {   # "group name" or "name"; a new command is a new line
     "bench memory": Command("time SHM on every backend against a plain loop, nn.GRU and nn.LSTM",
                             _bench_arguments, _bench),
+    "bench envs": Command("count env steps per second of the batched tasks, beside the popgym package",
+                          _bench_envs_arguments, _bench_envs),
     "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory",
                             _check_arguments, _check_memory),
     "list": Command("list memories, backends or envs", _list_arguments, _list),

@@ -52,3 +52,18 @@ def test_a_promise_about_resets_changes_nothing(name, first):
     torch.testing.assert_close(got, wanted)
     for a, b in zip(states.tensors(state), states.tensors(last), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_promise_of_fresh_sequences_changes_nothing(name):
+    torch.manual_seed(0)
+    memory = hm.make_memory(name, 6, 7, memory_size=8).double()
+    x, reset = torch.randn(4, 9, 6).double(), torch.zeros(4, 9, dtype=torch.bool)
+    reset[:, 0] = True
+    state = memory(x, memory.initial_state(4))[1]
+    wanted = memory(x, state, reset)[0]
+    memory.resets_only_at_start = memory.starts_fresh = True
+    torch.testing.assert_close(memory(x, state, reset)[0], wanted)
+    step, _ = memory.step(x[:, 0], state, torch.zeros(4, dtype=torch.bool))      # single steps may still go on from a state
+    memory.resets_only_at_start = memory.starts_fresh = False
+    torch.testing.assert_close(step, memory.step(x[:, 0], state, torch.zeros(4, dtype=torch.bool))[0])

@@ -131,14 +131,18 @@ class PPO:
         self.optimizer.found_inf = self.bad                            # type: ignore[attr-defined]  # where 1, Adam leaves everything as it is
         self.optimizer.grad_scale = None                               # type: ignore[attr-defined]
 
+    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the network as it is now, and its parts."""
+        rollout = batch.rollout
+        dist, value, _ = self.network(rollout.features, rollout.state, rollout.reset, rollout.mask)
+        return ppo_loss(self.network.actions, dist, value, batch, self.config, self.kl_coefficient)
+
     def update(self, batch: Batch) -> None:
         """One gradient step on a minibatch; statistics are added to `totals`. Waits for nothing, so it fits into a CUDA graph."""
-        rollout, config = batch.rollout, self.config
-        dist, value, _ = self.network(rollout.features, rollout.state, rollout.reset, rollout.mask)
-        loss, parts = ppo_loss(self.network.actions, dist, value, batch, config, self.kl_coefficient)
+        loss, parts = self.loss(batch)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        limit = float("inf") if config.max_grad_norm is None else config.max_grad_norm
+        limit = float("inf") if self.config.max_grad_norm is None else self.config.max_grad_norm
         norm = nn.utils.clip_grad_norm_(self.parameters, limit, foreach=True)
         self.bad.copy_(~torch.isfinite(norm + loss.detach()))
         self.optimizer.step()

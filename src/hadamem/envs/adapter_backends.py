@@ -155,7 +155,7 @@ class Workers(Backend):
         self.pending: set[int] = set()         # workers that owe an answer
         with tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as memory:
             self.processes, self.connections = _start(workers, memory.fileno())
-            self._end = weakref.finalize(self, _stop, self.processes, self.connections)
+            self._end = weakref.finalize(self, _stop, self.processes, self.connections, os.getpid())
             try:
                 for connection, (first, count) in zip(self.connections, self.parts, strict=True):
                     connection.send((sys.path, sys.argv))
@@ -252,12 +252,14 @@ def _start(workers: int, memory: int) -> tuple[list[subprocess.Popen[bytes]], li
                     [sys.executable, "-c", BOOT, str(Path(adapter_workers.__file__)), str(theirs.fileno()), str(memory)],
                     stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), memory), env=environment))
     except BaseException:
-        _stop(processes, connections)
+        _stop(processes, connections, os.getpid())
         raise
     return processes, connections
 
 
-def _stop(processes: list[subprocess.Popen[bytes]], connections: list[Connection]) -> None:
+def _stop(processes: list[subprocess.Popen[bytes]], connections: list[Connection], parent: int) -> None:
+    if os.getpid() != parent:      # a fork of it: the workers are not its own
+        return
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.send(("close",))

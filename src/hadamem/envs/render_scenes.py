@@ -6,6 +6,7 @@ Scenes are found by the name of a task's class or of a class it is derived from,
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -59,7 +60,7 @@ def observation(env: Any, i: int) -> list[Block]:
         if grid is not None:
             blocks += [Caption(f"{name}:"), grid]
         else:
-            blocks += [Caption(line) for line in f"{name}: {told(part)}".splitlines()]
+            blocks += [Caption(line) for line in textwrap.wrap(f"{name}: {told(part)}", 37)]      # as much as a picture's line holds
     return blocks
 
 

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from . import trees
 from .base import BatchedEnv, positive
-
-PREVIOUS_ACTION = "prev_action"    # names in dict observations, those of POPGym
-FIRST_STEP = "is_t0"
+from .features import FIRST_STEP, PREVIOUS_ACTION, FeatureMap, action_dtype, appended, appended_space
+from .features import null_action as find_null
 
 
 def wrap(env: BatchedEnv | Wrapper, *, previous_action: bool = True, first_step: bool = True, features: bool = True,
@@ -131,22 +130,22 @@ class PreviousAction(ObservationWrapper):
                 raise ValueError("env has a PreviousAction wrapper already")
             inner = inner.env
         space = self.single_action_space
-        null = _null_action(space) if null_action is None else np.asarray(null_action)
+        null = find_null(space) if null_action is None else np.asarray(null_action)
         if null.shape != (space.shape or ()):
             raise ValueError(f"null_action must have the shape {list(space.shape or ())} of {space}, got {list(null.shape)}")
-        self.dtype = torch.as_tensor(np.zeros((), space.dtype)).dtype if isinstance(space, spaces.Box) else torch.int64
+        self.dtype = action_dtype(space)
         self.null = torch.as_tensor(null, dtype=self.dtype, device=self.device).expand(self.num_envs, *null.shape)
         self.previous = self.null.clone()      # needed where a reset of some envs, or set_state, shows all observations again
-        self.single_observation_space = _appended_space(env.single_observation_space, space, PREVIOUS_ACTION)
+        self.single_observation_space = appended_space(env.single_observation_space, space, PREVIOUS_ACTION)
 
     def now(self, obs: Any, action: Any) -> Any:
         action = self.previous if action is None else self._tensor(action)
         action = trees.where(self.unwrapped.started, self.null, action)
         self.previous.copy_(action)
-        return _appended(obs, action, PREVIOUS_ACTION)
+        return appended(obs, action, PREVIOUS_ACTION)
 
     def final(self, obs: Any, action: Any) -> Any:
-        return _appended(obs, self._tensor(action), PREVIOUS_ACTION)
+        return appended(obs, self._tensor(action), PREVIOUS_ACTION)
 
     def get_state(self) -> dict[str, Tensor]:
         return {**self.env.get_state(), PREVIOUS_ACTION: self.previous.clone()}
@@ -172,13 +171,13 @@ class FirstStep(ObservationWrapper):
 
     def __init__(self, env: BatchedEnv | Wrapper):
         super().__init__(env)
-        self.single_observation_space = _appended_space(env.single_observation_space, spaces.Discrete(2), FIRST_STEP)
+        self.single_observation_space = appended_space(env.single_observation_space, spaces.Discrete(2), FIRST_STEP)
 
     def now(self, obs: Any, action: Any) -> Any:
-        return _appended(obs, self.unwrapped.started.long(), FIRST_STEP)
+        return appended(obs, self.unwrapped.started.long(), FIRST_STEP)
 
     def final(self, obs: Any, action: Any) -> Any:
-        return _appended(obs, torch.zeros(self.num_envs, dtype=torch.int64, device=self.device), FIRST_STEP)
+        return appended(obs, torch.zeros(self.num_envs, dtype=torch.int64, device=self.device), FIRST_STEP)
 
 
 class Features(ObservationWrapper):
@@ -189,47 +188,11 @@ class Features(ObservationWrapper):
 
     def __init__(self, env: BatchedEnv | Wrapper, scale_images: bool = False):
         super().__init__(env)
-        self._leaves = _leaves(env.single_observation_space)
-        codes: list[np.ndarray] = []                      # of every whole number: the feature that stands for its 0
-        low, high = [], []
-        self._size = 0
-        self._plan: list[tuple[int, int, float] | None] = []      # of each leaf that is no code: its features, and their scale
-        for _, space in self._leaves:
-            size = spaces.utils.flatdim(space)
-            scale = 1 / 255 if scale_images and space.dtype == np.uint8 and isinstance(space, spaces.Box) else 1.0
-            if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
-                sizes = np.reshape(space.n if isinstance(space, spaces.Discrete) else space.nvec, -1).astype(np.int64)
-                codes.append(self._size + np.cumsum(sizes) - sizes - np.reshape(space.start, -1))
-                self._plan.append(None)
-            else:
-                self._plan.append((self._size, self._size + size, scale))
-            flat = spaces.utils.flatten_space(space)
-            assert isinstance(flat, spaces.Box)
-            with np.errstate(over="ignore"):
-                low.append(flat.low.astype(np.float32) * np.float32(scale))
-                high.append(flat.high.astype(np.float32) * np.float32(scale))
-            self._size += size
-        self._codes = torch.as_tensor(np.concatenate(codes), device=self.device) if codes else None      # [K]
-        self.single_observation_space = spaces.Box(np.concatenate(low), np.concatenate(high), dtype=np.float32)
+        self.map = FeatureMap(env.single_observation_space, scale_images, self.device)
+        self.single_observation_space = self.map.space
 
     def now(self, obs: Any, action: Any) -> Tensor:
-        out = torch.zeros(self.num_envs, self._size, device=self.device)
-        numbers = []
-        for (path, _), plan in zip(self._leaves, self._plan, strict=True):
-            leaf = obs
-            for key in path:
-                leaf = leaf[key]
-            leaf = leaf.reshape(self.num_envs, -1)
-            if plan is None:
-                numbers.append(leaf if leaf.dtype == torch.int64 else leaf.long())
-            else:
-                start, stop, scale = plan
-                out[:, start:stop] = leaf if scale == 1.0 else leaf * scale
-        if self._codes is not None:
-            ones = numbers[0] if len(numbers) == 1 else torch.cat(numbers, 1)      # [N, K]
-            ones = (ones + self._codes).clamp_(0, self._size - 1)                  # whatever an env shows, no index goes astray
-            out.scatter_(1, ones, 1.0)
-        return out
+        return self.map(obs)
 
     final = now
 
@@ -284,39 +247,3 @@ class TimeLimit(Wrapper):
         super().__init__(env)
         limit, inner = positive("max_episode_steps", max_episode_steps), self.unwrapped
         inner.max_episode_steps = limit if inner.max_episode_steps is None else min(limit, inner.max_episode_steps)
-
-
-def _null_action(space: gymnasium.Space[Any]) -> np.ndarray:
-    """Zero if the space allows it, else its lowest action."""
-    if isinstance(space, spaces.Discrete):
-        return np.asarray(0 if space.contains(0) else int(space.start))
-    if not isinstance(space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)):
-        raise TypeError(f"there is no null action for {space}; pass null_action")
-    zero = np.zeros(space.shape, space.dtype)
-    if space.contains(zero):
-        return zero
-    return np.asarray(space.low if isinstance(space, spaces.Box) else space.start)  # type: ignore[union-attr]
-
-
-def _leaves(space: gymnasium.Space[Any], path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], gymnasium.Space[Any]]]:
-    """(path, space) of each leaf, in the order of `gymnasium.spaces.utils.flatten`."""
-    if isinstance(space, (spaces.Tuple, spaces.Dict)):
-        entries = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        return [leaf for name, inner in entries for leaf in _leaves(inner, (*path, name))]
-    if not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        raise TypeError(f"cannot make features of {space}; use Box, Discrete, MultiDiscrete, MultiBinary, and tuples and dicts of them")
-    return [(path, space)]
-
-
-def _appended_space(space: gymnasium.Space[Any], extra: gymnasium.Space[Any], name: str) -> gymnasium.Space[Any]:
-    if isinstance(space, spaces.Dict):
-        if name in space.spaces:
-            raise ValueError(f"observations have an entry {name!r} already")
-        return spaces.Dict({**space.spaces, name: extra})
-    return spaces.Tuple((*space.spaces, extra) if isinstance(space, spaces.Tuple) else (space, extra))
-
-
-def _appended(obs: Any, value: Tensor, name: str) -> Any:
-    if isinstance(obs, dict):
-        return {**obs, name: value}
-    return (*obs, value) if isinstance(obs, tuple) else (obs, value)

@@ -27,6 +27,7 @@ class Memory(nn.Module):
     output_size: int
     state_type: type | None = None   # the NamedTuple of its states, if forward() should refuse any other
     resets_only_at_start: bool = False   # the caller's promise that only the first step of a sequence opens an episode; may make it faster
+    starts_fresh: bool = False           # and that the first step of every sequence (longer than one step) does
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                       generator: torch.Generator | None = None) -> State:

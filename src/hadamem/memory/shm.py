@@ -151,15 +151,15 @@ class SHM(Memory):
             raise TypeError(f"state.clock must be an int64 tensor of shape [B], got {state.clock.dtype} {list(state.clock.shape)}; "
                             "keep what initial_state() gave, or use hm.states.to_vector and from_vector")
         clock = self._clocks(state.clock, x.shape[1], reset)                       # [B, T]
-        M = state.M
-        if reset is not None and self.resets_only_at_start:
-            M, reset = torch.where(reset[:, 0, None, None], 0.0, M), None
+        M: Tensor | None = state.M
+        if reset is not None and self.resets_only_at_start and x.shape[1] > 1:
+            M, reset = None if self.starts_fresh else torch.where(reset[:, 0, None, None], 0.0, state.M), None
         x = x if self.norm is None else self.norm(x)
         k, q, v, vc, shortcut, bias = self._project(x)
         C = self._calibrate(x, clock, rows, vc)
-        h, M = self._remember(C, v, k, q, M, reset)
+        h, after = self._remember(C, v, k, q, M, reset)
         y = self._read(h, shortcut, bias, last)
-        return y, SHMState(M, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
+        return y, SHMState(after, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """One step: x [B, input_size], reset [B] bool -> y [B, output_size] and the next state; without gradients on a CPU, in one call."""
@@ -225,7 +225,7 @@ class SHM(Memory):
             raise ValueError(f"rows was given, but calibration {type(self.calibration).__name__} has no table of rows")
         return self.calibration(x, clock)
 
-    def _remember(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor,
+    def _remember(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None,
                   reset: Tensor | None) -> tuple[Tensor, Tensor]:
         if C is None:
             return kernels.shm(None, None, v, k, q, M, reset, self.clip, "none", self.backend)

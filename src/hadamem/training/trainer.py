@@ -32,7 +32,7 @@ class Trainer:
         self.network = ActorCritic(self.env.single_observation_space.shape[0], actions, config.network, images).to(self.device)
         for trunk in (self.network.trunk, self.network.critic_trunk):
             if trunk is not None:
-                trunk.memory.resets_only_at_start = whole
+                trunk.memory.resets_only_at_start = trunk.memory.starts_fresh = whole
         self.ppo = PPO(self.network, config.ppo)
         self.collector = Collector(self.env, self.network, self.steps, config.seed)
         self.num_envs = self.env.num_envs
