@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu lint type bench clean
+.PHONY: help install demo test test-slow test-gpu lint type bench clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -25,6 +25,9 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	touch $@
+
+demo: $(STAMP)  ## Train an agent with memory and one without on the CPU, compare them, draw their curves: about three minutes
+	$(BIN)/python -m hadamem.training.demo
 
 test: lint type  ## Lint, check types, and run the tests that need neither minutes nor a GPU
 	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow and not gpu' --durations=10 $(PYTEST_ARGS)

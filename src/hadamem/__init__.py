@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from . import kernels, random, states
@@ -10,20 +11,28 @@ from ._version import __version__
 from .memory import GRU, LSTM, SHM, Calibration, Factors, Memory, NoMemory, list_memories, make_memory
 
 if TYPE_CHECKING:
-    from . import bench, diagnostics, envs, reference, testing
+    from . import bench, diagnostics, envs, reference, testing, training
+    from .training.api import train
+    from .training.policy import load_policy
 
-_LAZY = ("bench", "diagnostics", "envs", "reference", "testing")   # imported on first use, to keep `import hadamem` light
+_LAZY = ("bench", "diagnostics", "envs", "reference", "testing", "training")   # imported on first use, to keep `import hadamem` light
+_TRAINING = {"train": "api", "load_policy": "policy"}                          # and these from `training`
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _TRAINING:
+        for needed in ("gymnasium", "safetensors", "yaml"):
+            if importlib.util.find_spec(needed) is None:
+                raise ImportError(f"hm.{name} needs {needed}: pip install 'hadamem[train]'")
+        return getattr(importlib.import_module(f"{__name__}.training.{_TRAINING[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY})
+    return sorted({*globals(), *_LAZY, *_TRAINING})
 
 
 __all__ = ["GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "__version__", "bench", "diagnostics", "envs", "kernels",
-           "list_memories", "make_memory", "random", "reference", "states", "testing"]
+           "list_memories", "load_policy", "make_memory", "random", "reference", "states", "testing", "train", "training"]

@@ -24,6 +24,10 @@ class UsageError(Exception):
     """Bad input, to be told to the user in one sentence."""
 
 
+class WorkError(Exception):
+    """The work itself failed, and one sentence says how."""
+
+
 class _Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
@@ -237,6 +241,21 @@ def _play(args: argparse.Namespace) -> int:
     return 0
 
 
+# --- train, eval, watch --------------------------------------------------------------------------------------------
+
+
+def _training(name: str) -> Callable[..., Any]:
+    """A function of cli_train, which needs what only training does: it is imported when one of its commands is meant."""
+    def call(*args: Any) -> Any:
+        try:
+            module = importlib.import_module(".cli_train", __package__)
+        except ImportError as error:
+            raise UsageError(f"this command needs more packages ({error}): pip install 'hadamem[train]'") from error
+        return getattr(module, name)(*args)
+
+    return call
+
+
 # --- the table -----------------------------------------------------------------------------------------------------
 
 
@@ -251,16 +270,21 @@ COMMANDS = {   # "group name" or "name"; a new command is a new line
                             _bench_arguments, _bench),
     "bench envs": Command("count env steps per second of the batched tasks, beside the popgym package",
                           _bench_envs_arguments, _bench_envs),
+    "train": Command("train an agent with a memory on an env", _training("train_arguments"), _training("train")),
+    "eval": Command("play episodes with a trained agent: return and success, with confidence intervals",
+                    _training("eval_arguments"), _training("evaluate")),
+    "watch": Command("see a trained agent play, as GIF or MP4 or in the terminal", _training("watch_arguments"), _training("watch")),
     "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory",
                             _check_arguments, _check_memory),
     "list": Command("list memories, backends or envs", _list_arguments, _list),
     "play": Command("play an env by hand in the terminal", _play_arguments, _play),
 }
 GROUPS = {"bench": "measure speed and memory use on this machine"}
-_OWN = ("command", "debug", "config")   # arguments of the command line itself
+_OWN = ("command", "parser", "debug", "config")   # arguments of the command line itself
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser; only commands that are among the words get their options, since some must import a lot to know them."""
     parser = _Parser(prog="hadamem", description="Memory for reinforcement-learning agents.")
     parser.add_argument("--version", action="version", version=f"hadamem {__version__}")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
@@ -273,8 +297,9 @@ def build_parser() -> argparse.ArgumentParser:
             groups[group] = inner.add_subparsers(title="commands", metavar="COMMAND", required=True)
         sub = (groups[group] if group else top).add_parser(name, help=command.help, description=_sentence(command.help))
         sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-        command.arguments(sub)
-        sub.set_defaults(command=command)
+        if name in words:
+            command.arguments(sub)
+        sub.set_defaults(command=command, parser=sub)
     return parser
 
 
@@ -292,9 +317,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in argv
     try:
-        args = build_parser().parse_args(argv)
+        parser = build_parser(argv)
+        args, rest = parser.parse_known_args(argv)
+        meant = getattr(args, "parser", parser)
+        if rest:
+            near = _near(rest[0].partition("=")[0], [*meant._option_string_actions])
+            raise UsageError(f"unknown argument {rest[0]!r};{near} see `{meant.prog} --help`")
         if not hasattr(args, "command"):
-            build_parser().print_help()
+            parser.print_help()
             return 0
         return args.command.run(args)
     except SystemExit as stop:   # --help and --version
@@ -312,5 +342,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"hadamem: {error}", file=sys.stderr)
             return 2
         text = " ".join(str(error).split())
+        if isinstance(error, WorkError):
+            print(f"hadamem: {text}", file=sys.stderr)
+            return 1
         print(f"hadamem: {type(error).__name__}: {text} (--debug shows the traceback)", file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ from gymnasium.spaces import Box, MultiDiscrete
 from torch import Tensor
 
 from .. import envs
+from ..devices import find_device
 from . import timing
 
 ROUNDS = 5
@@ -59,7 +60,7 @@ class Result:
 
 def run(settings: Settings) -> list[Result]:
     """Time the tasks, print a table, and write results.json into `settings.out`."""
-    device = timing.find_device(settings.device)
+    device = find_device(settings.device)
     facts = timing.machine(device)
     print(f"hadamem {facts['hadamem']} bench envs, commit {facts['commit']}, {facts['date']}")
     print(f"{facts.get('gpu') or facts['cpu']}; torch {facts['torch']}, {facts['threads']} CPU threads, load {facts['load']}, "

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import kernels
+from ..devices import find_device
 from ..kernels import _backends
 from ..memory import SHM
 from . import timing
@@ -95,7 +96,7 @@ class Settings:
         return settings
 
     def find_device(self) -> torch.device:
-        return timing.find_device(self.device)
+        return find_device(self.device)
 
 
 def _check_whole(name: str, value: Any) -> None:

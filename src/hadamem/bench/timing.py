@@ -262,18 +262,6 @@ def _git(root: Path, *args: str) -> str:
     return done.stdout.strip()
 
 
-def find_device(name: str) -> torch.device:
-    """The device of that name, or for "auto" the GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} cannot be used here: {one_line(error)}") from error
-    return device
-
-
 def write_json(path: Path, content: Any) -> None:
     """Write it whole or not at all."""
     part = path.with_name(path.name + f".{os.getpid()}.part")

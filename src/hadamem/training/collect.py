@@ -122,15 +122,26 @@ class Collector:
         own |= {f"memory.{i}": x for i, x in enumerate(states.tensors(self.state))}
         return {**{name: x.clone() for name, x in own.items()}, **{f"env.{name}": x for name, x in self.env.get_state().items()}}
 
-    def set_state(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state of `get_state`. An env that cannot be restored starts new episodes."""
-        inner = {name[4:]: x for name, x in state.items() if name.startswith("env.")}
-        if not getattr(self.env.unwrapped, "restorable", True):
+    def set_state(self, state: dict[str, Tensor], iteration: int = 0) -> None:
+        """Go on from a state of `get_state`, taken before an iteration. An env that cannot be restored starts new episodes."""
+        if not self.env.unwrapped.restorable:
+            self._restart(iteration)
             return
-        self.env.set_state(inner)
+        self.env.set_state({name[4:]: x for name, x in state.items() if name.startswith("env.")})
         for name in ("features", "first", "returns", "lengths"):
             getattr(self, name).copy_(state[name])
         if self.mask is not None:
             self.mask.copy_(state["mask"])
         for i, x in enumerate(states.tensors(self.state)):
             x.copy_(state[f"memory.{i}"])
+
+    def _restart(self, iteration: int) -> None:
+        """New episodes, and not those of the run's seed once more."""
+        draws = torch.Generator().manual_seed(self.seed * 1_000_003 + iteration)
+        obs, info = self.env.reset(seed=int(torch.randint(1 << 31, (), generator=draws)))
+        self.features.copy_(obs)
+        self.first.fill_(True)
+        self.returns.zero_()
+        self.lengths.zero_()
+        if self.mask is not None:
+            self.mask.copy_(info["action_mask"])

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from dataclasses import dataclass, field
-from typing import Any
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ..agents.network import NetworkConfig
 from ..agents.ppo import PPOConfig
+
+LOGS = ("tensorboard", "wandb", "mlflow")
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class TrainConfig:
     checkpoint_every: float = 60.0                       # seconds between checkpoints
     keep_checkpoints: int = 2
     max_skipped: int = 50                                # updates in a row that may be skipped because they are not finite
+    log: tuple[str, ...] = ("tensorboard",)              # where metrics go beside metrics.jsonl: tensorboard, wandb, mlflow
+    compile: bool = False                                # on a GPU: torch.compile the loss; 20 s at the start, then a quarter faster
     tf32: bool = True                                    # faster matrix products on a GPU, with 10 bits of mantissa
 
     def __post_init__(self) -> None:
@@ -44,18 +50,22 @@ class TrainConfig:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0 <= self.seed < 1 << 31:
             raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+        object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))      # YAML has lists
+        for name in self.log:
+            if name not in LOGS:
+                raise ValueError(f"unknown log {name!r};{_near(name, LOGS)} choose from {', '.join(LOGS)}")
 
 
 # What each preset changes, by dotted name. `default` suits a laptop; the others follow the POPGym experiments of the paper.
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {
-        "ppo.epochs": 8, "ppo.minibatches": 4, "ppo.learning_rate": 1e-3, "ppo.trace": 0.95, "ppo.clip": 0.2, "ppo.kl_coefficient": 0.0,
-        "ppo.entropy_coefficient": 0.003, "network.memory_output": 128, "network.memory_size": 64,
+        "ppo.epochs": 8, "ppo.minibatches": 4, "ppo.learning_rate": 1e-3, "ppo.schedule": "linear", "ppo.trace": 0.95, "ppo.clip": 0.2,
+        "ppo.kl_target": 0.02, "ppo.entropy_coefficient": 0.003, "network.memory_output": 128, "network.memory_size": 64,
     },
-    "popgym-fair": {"steps": 15_000_000, "batch": 65_536},
+    "popgym-fair": {"steps": 15_000_000, "batch": 65_536, "compile": True},
     "popgym-release": {
-        "steps": 15_000_000, "batch": 65_536, "previous_action": False, "first_step": False, "network.memory": "shm-release",
-        "ppo.max_grad_norm": None, "ppo.reshuffle": False,
+        "steps": 15_000_000, "batch": 65_536, "compile": True, "previous_action": False, "first_step": False,
+        "network.memory": "shm-release", "ppo.max_grad_norm": None, "ppo.reshuffle": False,
     },
 }
 
@@ -99,11 +109,27 @@ def _nest(values: dict[str, Any]) -> dict[str, Any]:
 def _build(kind: Any, values: dict[str, Any], path: str) -> Any:
     known = {f.name: f for f in dataclasses.fields(kind)}
     parts = {"network": NetworkConfig, "ppo": PPOConfig} if kind is TrainConfig else {}
+    hints = get_type_hints(kind)
     for name in values:
         if name not in known:
-            raise ValueError(f"unknown setting {path + name!r};{_near(name, known)} known are {', '.join(known)}")
-    return kind(**{name: _build(parts[name], value, f"{name}.") if name in parts and isinstance(value, dict) else value
-                   for name, value in values.items()})
+            homes = [f"{part}.{name}" for part, inner in parts.items() if name in {f.name for f in dataclasses.fields(inner)}]
+            hint = f" did you mean {homes[0]!r}?" if homes else _near(name, known)
+            raise ValueError(f"unknown setting {path + name!r};{hint} known are {', '.join(known)}")
+    return kind(**{name: _build(parts[name], value, f"{name}.") if name in parts and isinstance(value, dict)
+                   else _checked(path + name, value, hints[name]) for name, value in values.items()})
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """The value of a setting as its type has it, or an error that says what it must be."""
+    kinds = [get_origin(kind) or kind for kind in (get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,))]
+    for kind in kinds:
+        number = {int: Integral, float: Real}.get(kind)
+        if number is not None and isinstance(value, number) and not isinstance(value, bool):
+            return kind(value)
+        if number is None and isinstance(value, (tuple, list, str) if kind is tuple else kind):
+            return value
+    words = {int: "a whole number", float: "a number", bool: "True or False", str: "text", tuple: "texts", type(None): "None"}
+    raise ValueError(f"{name} must be {' or '.join(words.get(kind, 'a ' + kind.__name__) for kind in kinds)}, got {value!r}")
 
 
 def _near(name: str, known: Any) -> str:

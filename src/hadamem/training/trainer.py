@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from .. import envs, states
 from ..agents import PPO, ActorCritic, Batch, make_actions
 from ..agents.ppo import advantages, minibatches
+from ..devices import find_device
 from .collect import Collector
 from .config import TrainConfig
 from .graphs import capture
@@ -22,8 +25,24 @@ class Trainer:
     """Builds everything from a configuration; `iteration()` trains on one rollout and says what came out."""
 
     def __init__(self, config: TrainConfig, env: Any = None, graphs: bool = True):
+        """env: None for the one that config names, a callable that makes a Gymnasium env, or a batched env, which stays the caller's."""
         self.config = config
-        self.device = _find_device(config.device)
+        self.source: Any = None if env is None or callable(env) else env        # the env before it is wrapped for the network
+        self.owns_env = self.source is None
+        try:
+            self._build(env, graphs)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the env and its processes, if it was made here."""
+        if self.owns_env and self.source is not None:
+            self.source.close()
+
+    def _build(self, env: Any, graphs: bool) -> None:
+        config = self.config
+        self.device = self.source.device if self.source is not None and config.device == "auto" else find_device(config.device)
         if self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
         self.env, images, self.steps, whole = self._make_env(env)
@@ -46,7 +65,7 @@ class Trainer:
         self._collect: Callable[[], None] = self._collect_eagerly
         self._update: Callable[[], None] = self._update_eagerly
         self.capture_seconds = 0.0
-        if graphs and self.device.type == "cuda" and getattr(self.env.unwrapped, "restorable", True):
+        if graphs and self.device.type == "cuda":
             self._capture()
 
     @property
@@ -91,6 +110,42 @@ class Trainer:
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Go on from a state of `get_state` of a run with the same configuration."""
+        self._set_learner(state)
+        self.iterations, self.env_steps = int(state["iterations"]), int(state["env_steps"])
+        self.collector.set_state({name[10:]: x for name, x in state.items() if name.startswith("collector.")}, self.iterations)
+
+    # --- inner works -----------------------------------------------------------------------------------------------
+
+    def _make_env(self, env: Any) -> tuple[Any, tuple[Any, ...], int, bool]:
+        """The wrapped env, its images, the length of rollouts, and whether each is exactly one episode."""
+        config = self.config
+        if self.owns_env:
+            make: Any = functools.partial(envs.make, config.env) if env is None else functools.partial(envs.adapt, env)
+            probe = make(num_envs=1, **config.env_options)
+            length, fixed = _episodes(probe)
+            probe.close()
+            steps = config.rollout or min(length or 128, 512 if fixed else 128)
+            n = config.num_envs or config.ppo.minibatches * max(1, round(config.batch / steps / config.ppo.minibatches))
+            options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
+            if config.workers is not None:
+                options["workers"] = config.workers
+            self.source = make(num_envs=n, **options)
+        else:
+            length, fixed = _episodes(env)
+            steps = config.rollout or min(length or 128, 128)
+            if env.device != torch.empty(0, device=self.device).device:
+                raise ValueError(f"env is on {env.device}, but device is {config.device!r}; make them the same")
+        env = self.source
+        if env.unwrapped.autoreset_mode is not AutoresetMode.SAME_STEP:
+            raise ValueError(f"env must start its episodes anew in the step that ends them (autoreset_mode='same_step'), "
+                             f"got {env.unwrapped.autoreset_mode.name.lower()}; pass its id or a callable that makes a single one")
+        if env.num_envs % config.ppo.minibatches:
+            raise ValueError(f"num_envs ({env.num_envs}) must be a multiple of ppo.minibatches ({config.ppo.minibatches})")
+        wrapped, images = agent_env(env, config.previous_action, config.first_step)
+        return wrapped, images, steps, fixed and steps == length
+
+    def _set_learner(self, state: dict[str, Tensor]) -> None:
+        """Weights, optimiser and what adapts."""
         self.network.load_state_dict({name[8:]: x for name, x in state.items() if name.startswith("network.")})
         self._make_adam_state()
         names = {id(p): name for name, p in self.network.named_parameters()}
@@ -100,32 +155,6 @@ class Trainer:
                     x.copy_(state.get(f"adam.{names[id(p)]}.{key}", torch.zeros(())))
             self.ppo.kl_coefficient.copy_(state["ppo.kl_coefficient"])
             self.ppo.learning_rate.copy_(state["ppo.learning_rate"])
-        self.collector.set_state({name[10:]: x for name, x in state.items() if name.startswith("collector.")})
-        self.iterations, self.env_steps = int(state["iterations"]), int(state["env_steps"])
-
-    # --- inner works -----------------------------------------------------------------------------------------------
-
-    def _make_env(self, env: Any) -> tuple[Any, tuple[Any, ...], int, bool]:
-        """The wrapped env, its images, the length of rollouts, and whether each is exactly one episode."""
-        config = self.config
-        if env is None:
-            probe = envs.make(config.env, num_envs=1, **config.env_options)
-            length = probe.unwrapped.episode_steps
-            fixed = probe.unwrapped.fixed_length and probe.unwrapped.max_episode_steps is None
-            probe.close()
-            steps = config.rollout or min(length or 128, 512 if fixed else 128)
-            n = config.num_envs or config.ppo.minibatches * max(1, round(config.batch / steps / config.ppo.minibatches))
-            options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
-            if config.workers is not None:
-                options["workers"] = config.workers
-            env = envs.make(config.env, num_envs=n, **options)
-        else:
-            length, fixed = env.unwrapped.episode_steps, env.unwrapped.fixed_length
-            steps = config.rollout or min(length or 128, 128)
-        if env.num_envs % config.ppo.minibatches:
-            raise ValueError(f"num_envs ({env.num_envs}) must be a multiple of ppo.minibatches ({config.ppo.minibatches})")
-        wrapped, images = agent_env(env, config.previous_action, config.first_step)
-        return wrapped, images, steps, fixed and steps == length
 
     def _collect_eagerly(self) -> None:
         self.collector.collect()
@@ -156,23 +185,22 @@ class Trainer:
     def _capture(self) -> None:
         """Rollout and update as CUDA graphs; afterwards everything is as before."""
         start = time.perf_counter()
+        if self.config.compile:
+            self.ppo.loss = torch.compile(self.ppo.loss, dynamic=False)   # type: ignore[method-assign]
         self._make_adam_state()
         before = self.get_state()
-        self.collector.draw(0)
-        self._collect = capture(self._collect_eagerly, self.device, warm_up=1)
+        if self.env.unwrapped.restorable:            # a foreign env lives outside the GPU: only the updates are captured
+            self.collector.draw(0)
+            self._collect = capture(self._collect_eagerly, self.device, warm_up=1)
+            self.collector.set_state({name[10:]: x for name, x in before.items() if name.startswith("collector.")}, self.iterations)
         self._update = capture(self._update_eagerly, self.device)
-        self.set_state(before)
+        self._set_learner(before)
         self.ppo.totals.zero_()
         torch.cuda.synchronize(self.device)
         self.capture_seconds = time.perf_counter() - start
 
 
-def _find_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {name!r} cannot be used here: {' '.join(str(error).split())[:200]}") from error
-    return device
+def _episodes(env: Any) -> tuple[int | None, bool]:
+    """The length of an env's episodes, and whether all have it."""
+    inner = env.unwrapped
+    return inner.episode_steps, inner.fixed_length and inner.max_episode_steps is None

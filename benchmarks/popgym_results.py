@@ -1,0 +1,86 @@
+"""Train POPGym tasks with several memories and keep a compact record of each run: settings, curve, times. Finished ones are not redone.
+
+    PYTHONPATH=src python benchmarks/popgym_results.py --out docs/results [--tasks RepeatPreviousEasy ...] [--memories shm gru ...]
+        [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS]
+
+A record is docs/results/<preset>-<task>-<memory>-<seed>.json; `curve` holds the mean return of the episodes that ended in each iteration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+
+from hadamem.bench.timing import machine
+from hadamem.training.config import make_config, to_dict
+from hadamem.training.trainer import Trainer
+
+MEMORIES = {      # name here: memory and its options
+    "shm": ("shm", {}),                                                              # first row, theta from 0, normalised read
+    "shm-random-rows": ("shm-paper", {}),                                            # as the paper: a random row at every step
+    "shm-first-row": ("shm-release", {}),                                            # as released: row 0, Xavier start, no norm on the read
+    "shm-random-rows-norm": ("shm-paper", {"read_norm": True}),
+    "gru": ("gru", {}),
+    "none": ("none", {}),
+}
+
+
+def run(task, name, preset, seed, steps, out, limit):
+    path = Path(out) / f"{preset}-{task}-{name}-{seed}.json"
+    if path.exists():
+        print(f"{path.name}: there already", flush=True)
+        return
+    memory, options = MEMORIES[name]
+    changes = {"network.memory_options": options} if options else {}
+    config = make_config(preset, env=f"popgym/{task}", memory=memory, seed=seed, steps=steps, **changes)
+    start = time.perf_counter()
+    trainer = Trainer(config)
+    built = time.perf_counter()
+    curve, rollout, update, skipped = [], 0.0, 0.0, 0.0
+    while not trainer.done and time.perf_counter() - built < limit:
+        row = trainer.iteration()
+        curve.append(round(100 * row["return"], 2))
+        rollout, update, skipped = rollout + row["rollout_seconds"], update + row["update_seconds"], skipped + row["skipped"]
+    seconds = time.perf_counter() - built
+    record = {
+        "task": task, "memory": name, "preset": preset, "seed": seed, "steps": trainer.env_steps, "finished": trainer.done,
+        "last": curve[-1], "last10": round(sum(curve[-10:]) / len(curve[-10:]), 2), "best": max(curve), "skipped": skipped,
+        "seconds": round(seconds, 2), "rollout_seconds": round(rollout, 2), "update_seconds": round(update, 2),
+        "rest_seconds": round(seconds - rollout - update, 2), "build_seconds": round(built - start, 2),
+        "of_that_capture_and_compile": round(trainer.capture_seconds, 2),
+        "parameters": sum(p.numel() for p in trainer.network.parameters()), "state_size": trainer.network.trunk.memory.state_size,
+        "config": to_dict(config), "machine": machine(trainer.device), "curve": curve,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(record) + "\n")
+    os.replace(part, path)
+    shown = ("last10", "best", "steps", "seconds", "rollout_seconds", "update_seconds", "rest_seconds", "build_seconds", "skipped")
+    print(path.name, {key: record[key] for key in shown}, flush=True)
+    trainer.env.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", default="docs/results")
+    parser.add_argument("--tasks", nargs="+", default=["RepeatPreviousEasy", "AutoencodeEasy"])
+    parser.add_argument("--memories", nargs="+", default=["shm", "shm-random-rows", "shm-first-row", "gru", "none"], choices=list(MEMORIES))
+    parser.add_argument("--preset", default="popgym-fair")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--steps", type=int, default=15_000_000)
+    parser.add_argument("--limit", type=float, default=1e9, help="stop a run after this many seconds of training and record it unfinished")
+    args = parser.parse_args()
+    for seed in args.seeds:
+        for task in args.tasks:
+            for name in args.memories:
+                run(task, name, args.preset, seed, args.steps, args.out, args.limit)
+                torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Learning curves: the rows of metrics.jsonl as a picture, one line for each run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")      # told apart by colour-blind people too
+GRID, FAINT = "#e4e4e0", "#6b6b68"
+PARTS = {"return": "return", "success": "success rate"}
+SMOOTHING = 0.05      # share of the curve that each point of the smooth line is a mean over
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle: str = "") -> Path:
+    """Write a PNG: return against env steps, and the success rate below it where a run knows it.
+
+    runs: the rows of each run by its label; rows without a finished episode are left out. Each run is a light line, as measured, and a
+    strong one that is smoothed.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    parts = [part for part in PARTS if part == "return" or any(len(series(rows, part)[0]) for rows in runs.values())]
+    figure = Figure(figsize=(8, 3.1 + 1.7 * len(parts)), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(parts), 1, sharex=True, squeeze=False, height_ratios=[2.0, 1.0][:len(parts)])
+    for (ax,), part in zip(grid, parts, strict=True):
+        _draw_part(ax, runs, part)
+    top, bottom = grid[0][0], grid[-1][0]
+    bottom.set_xlabel("env steps", fontsize=12)
+    bottom.xaxis.set_major_formatter(lambda x, _: short(x))
+    top.set_title(title, loc="left", fontsize=14, fontweight="bold", pad=26 if subtitle else 10)
+    top.annotate(subtitle, (0, 1), xytext=(0, 9), xycoords="axes fraction", textcoords="offset points", fontsize=11, color=FAINT)
+    if len(runs) > 1 and top.lines:
+        top.legend(loc="best", frameon=False, fontsize=11)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part_path = path.with_name(f".{path.name}.part")      # a reader never meets half a picture
+    figure.savefig(part_path, format="png")
+    part_path.replace(path)
+    return path
+
+
+def draw_run(run: Any, path: Path | str | None = None) -> Path:
+    """The curve of a run (of `train` or `open_run`); path: curve.png in its folder."""
+    if path is None and run.folder is None:
+        raise ValueError("the run has no folder; say where the picture should go: draw_run(run, path)")
+    config = run.config
+    subtitle = f"{config.network.memory}, preset {config.preset}, seed {config.seed}"
+    return draw_curves({config.network.memory: run.metrics}, path or Path(run.folder) / "curve.png", config.env, subtitle)
+
+
+def series(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Steps and values [K] of the rows that have a finite `name`."""
+    found = [(row["steps"], row[name]) for row in rows if row.get(name) is not None and np.isfinite(row[name])]
+    points = np.array(found, dtype=np.float64).reshape(-1, 2)
+    return points[:, 0], points[:, 1]
+
+
+def smooth(values: np.ndarray, share: float = SMOOTHING) -> np.ndarray:
+    """Means [K] over a window around each value; at the ends over what there is of it."""
+    n = len(values)
+    reach = int(np.ceil(n * share / 2))
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    low, high = np.maximum(np.arange(n) - reach, 0), np.minimum(np.arange(n) + reach + 1, n)
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def short(x: float) -> str:
+    """A number of steps in few letters: 400k, 1.5M."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(x) >= size:
+            return f"{x / size:.4g}{letter}"
+    return f"{x:.4g}"
+
+
+def _draw_part(ax: Any, runs: Mapping[str, Rows], part: str) -> None:
+    for i, (label, rows) in enumerate(runs.items()):
+        steps, values = series(rows, part)
+        if not len(steps):
+            continue
+        colour = COLOURS[i % len(COLOURS)]
+        marker = "o" if len(steps) < 3 else None      # a line of one point is invisible
+        ax.plot(steps, values, color=colour, alpha=0.25, linewidth=1.0, marker=marker)
+        ax.plot(steps, smooth(values), color=colour, linewidth=2.2, label=label)
+    ax.set_ylabel(PARTS[part], fontsize=12)
+    if part == "success":
+        ax.set_ylim(-0.03, 1.03)
+        ax.yaxis.set_major_formatter(lambda y, _: f"{100 * y:.0f} %")
+    if not ax.lines:
+        ax.text(0.5, 0.5, "no episode was finished", transform=ax.transAxes, ha="center", color=FAINT, fontsize=12)
+    ax.set_xlim(left=0)
+    ax.grid(color=GRID, linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.tick_params(labelsize=11, length=0)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color("#b8b8b4")

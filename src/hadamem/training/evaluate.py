@@ -1,0 +1,171 @@
+"""How good a policy is: episodes played to their end, each counted once, with confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from .. import envs
+from ..envs.base import positive
+
+FIRST_SEED = 1 << 30      # seeds of evaluations start here: none of their episodes was seen by a run with a smaller seed
+MOST_ENVS = 64
+LEVEL = 0.95              # of the confidence intervals
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns and lengths of episodes, and what they say about the policy. `successes` is None where the env does not know success."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    successes: tuple[bool, ...] | None = None
+
+    @property
+    def episodes(self) -> int:
+        return len(self.returns)
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float | None:
+        """Deviation of the episodes' returns (of a sample: divided by n - 1); None for a single episode."""
+        return float(np.std(self.returns, ddof=1)) if self.episodes > 1 else None
+
+    @property
+    def ci(self) -> tuple[float, float] | None:
+        """95 % confidence interval of the mean by Student's t; None for a single episode."""
+        if self.std is None:
+            return None
+        reach = t_quantile(LEVEL, self.episodes - 1) * self.std / math.sqrt(self.episodes)
+        return self.mean - reach, self.mean + reach
+
+    @property
+    def success(self) -> float | None:
+        return None if self.successes is None else float(np.mean(self.successes))
+
+    @property
+    def success_ci(self) -> tuple[float, float] | None:
+        """95 % confidence interval of the success rate by Wilson."""
+        return None if self.successes is None else wilson(sum(self.successes), self.episodes)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values, for JSON: the numbers first, then every episode."""
+        return {
+            "episodes": self.episodes, "mean": self.mean, "std": self.std, "ci": self.ci, "min": min(self.returns),
+            "median": float(np.median(self.returns)), "max": max(self.returns), "length": float(np.mean(self.lengths)),
+            "success": self.success, "success_ci": self.success_ci, "returns": self.returns, "lengths": self.lengths,
+            "successes": self.successes,
+        }
+
+
+def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, deterministic: bool = False, *,
+             env_options: Mapping[str, Any] | None = None, report: Callable[[int], None] | None = None) -> Evaluation:
+    """Play `episodes` episodes with a policy.
+
+    env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (env_options are for these), a Gymnasium env or vector
+    env, or a batched env (bare: the policy itself adds what it was trained with). Only envs that are made here are closed.
+    deterministic: the most likely actions instead of drawn ones.
+    Every copy of the env plays a number of episodes that is fixed beforehand, so short episodes do not count more often than long ones.
+    The same seed gives the same episodes, and none that a training run with a seed below 2**30 has seen (of our own envs).
+    report: called with the number of episodes that are over, whenever it changes.
+    """
+    episodes = positive("episodes", episodes)
+    seed = shifted(seed)
+    made = isinstance(env, str) or (callable(env) and not isinstance(env, gymnasium.Env))
+    if env_options and not made:
+        raise TypeError("env_options are for an env that is made here; set them where the env is made")
+    if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
+        env = envs.adapt(env, device=policy.device)
+    elif made:
+        make: Any = envs.make if isinstance(env, str) else envs.adapt
+        env = make(env, num_envs=min(episodes, MOST_ENVS), device=policy.device, **(env_options or {}))
+    try:
+        return _play(policy, env, episodes, seed, deterministic, report)
+    finally:
+        if made:
+            env.close()
+
+
+def shifted(seed: int) -> int:
+    """The seed that an evaluation's seed stands for."""
+    if not 0 <= seed < FIRST_SEED:
+        raise ValueError(f"seed must be in 0 .. 2**30 - 1, got {seed}")
+    return FIRST_SEED + seed
+
+
+def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, report: Callable[[int], None] | None) -> Evaluation:
+    n = env.num_envs
+    if env.unwrapped.autoreset_mode is AutoresetMode.DISABLED:
+        raise ValueError("env must start anew by itself: make it with autoreset_mode='same_step'")
+    quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
+    played: list[list[tuple[float, int, bool]]] = [[] for _ in range(n)]
+    total, length = np.zeros(n), np.zeros(n, dtype=np.int64)
+    knows_success = False
+    generator = torch.Generator(policy.device).manual_seed(seed)
+    obs, info = env.reset(seed=seed)
+    state, reset = policy.initial_state(n, generator), torch.ones(n, dtype=torch.bool, device=env.device)
+    left, over = episodes, 0
+    while left:
+        action, state = policy.act(obs, state, reset, deterministic, mask=info.get("action_mask"), generator=generator)
+        obs, reward, terminated, truncated, info = env.step(action)
+        done = (terminated | truncated).cpu().numpy()
+        reset = env.unwrapped.started.clone()
+        counts = done | ~reset.cpu().numpy()             # a step that only starts an episode (next-step mode) is none
+        total += np.where(counts, reward.cpu().numpy(), 0.0)
+        length += counts
+        if not done.any():
+            continue
+        success = info.get("success")
+        knows_success |= success is not None
+        won = np.zeros(n, dtype=bool) if success is None else success.cpu().numpy()
+        for i in np.flatnonzero(done):
+            if len(played[i]) < quota[i]:
+                played[i].append((float(total[i]), int(length[i]), bool(won[i])))
+                left -= 1
+        total[done], length[done] = 0.0, 0
+        if report is not None and episodes - left > over:
+            over = episodes - left
+            report(over)
+    returns, lengths, wins = zip(*(episode for row in played for episode in row), strict=True)
+    return Evaluation(returns, lengths, wins if knows_success else None)
+
+
+def t_quantile(level: float, freedom: int) -> float:
+    """The t with P(|T| < t) = level, for Student's T with a whole number of degrees of freedom."""
+    low, high = 0.0, math.pi / 2                         # of atan(t / sqrt(freedom))
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_share(middle, freedom) < level else (low, middle)
+    return math.sqrt(freedom) * math.tan((low + high) / 2)
+
+
+def _t_share(angle: float, freedom: int) -> float:
+    """P(|T| < sqrt(freedom) tan(angle)), by the finite sum that whole degrees of freedom allow."""
+    sine, square = math.sin(angle), math.cos(angle) ** 2
+    odd = freedom % 2
+    term = total = math.cos(angle) if odd else 1.0
+    for k in range(2 + odd, freedom - 1, 2):
+        term *= square * (k - 1) / k
+        total += term
+    if not odd:
+        return sine * total
+    return 2 / math.pi * (angle + (sine * total if freedom > 1 else 0.0))
+
+
+def wilson(wins: int, n: int) -> tuple[float, float]:
+    """95 % confidence interval of a rate, given `wins` of `n`; stays within 0 .. 1 and is of use at 0 and n wins."""
+    z = 1.959963984540054
+    rate = wins / n
+    middle = (rate + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
+    return max(0.0, middle - reach), min(1.0, middle + reach)

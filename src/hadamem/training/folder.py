@@ -1,0 +1,235 @@
+"""The folder of a run: who may write to it, `config.yaml`, and `run.json` with versions, times and status.
+
+    config.yaml      all settings; starts the run again
+    run.json         versions, seed, device, times, status
+    metrics.jsonl    a row for each iteration
+    checkpoints/     the newest ones, see `checkpoint`
+    events.out...    for TensorBoard
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from .._version import __version__
+from .checkpoint import FORMAT, Checkpoints, check_format, write_text
+from .config import TrainConfig, from_dict, to_dict
+
+CONFIG, RUN, METRICS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "checkpoints"
+# Settings that a resumed run may change: they do not decide what it learns, or (steps) only for how long.
+FREE = ("steps", "device", "preset", "workers", "checkpoint_every", "keep_checkpoints", "max_skipped", "log", "compile", "tf32")
+
+
+class RunFolder:
+    """A run's folder, locked while a process trains in it. Use as a context; `begin` writes the first files."""
+
+    def __init__(self, folder: Path | str, resume: bool = False):
+        self.path = Path(folder)
+        self.info: dict[str, Any] = {}
+        self._lock: int | None = None
+        self._made = self._missing()
+        taken = [name for name in (CONFIG, RUN, METRICS, CHECKPOINTS) if (self.path / name).exists()]
+        if taken and not resume:
+            raise ValueError(f"{self.path} holds a run already; continue it with --resume (resume=True), or choose a new name")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            probe = self.path / f".probe-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            self._unmake()
+            raise ValueError(f"the folder {self.path} cannot be written to: {error.strerror or error}; choose another one") from error
+        self._take()
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._release()
+        if not (self.path / CONFIG).exists():      # nothing was begun
+            self._unmake()
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / METRICS
+
+    def checkpoints(self, keep: int = 2) -> Checkpoints:
+        return Checkpoints(self.path / CHECKPOINTS, keep)
+
+    def begin(self, config: TrainConfig, **facts: Any) -> None:
+        """Write the settings, and that the run is on. facts: about this start of it."""
+        save_config(config, self.path / CONFIG)
+        before = read_info(self.path)
+        self.info = {"format": FORMAT, "status": "running", "env": config.env, "memory": config.network.memory, "seed": config.seed,
+                     **facts, "started": before.get("started", _now()), "ended": None, "resumed": before.get("resumed", []),
+                     "versions": versions()}
+        if before:
+            self.info["resumed"] = [*self.info["resumed"], {"time": _now(), "iteration": facts.get("iterations", 0)}]
+        self.note()
+
+    def note(self, **facts: Any) -> None:
+        """Add to run.json."""
+        self.info |= facts
+        write_text(self.path / RUN, json.dumps(self.info, indent=1))
+
+    def end(self, status: str, **facts: Any) -> None:
+        """status: finished, interrupted or failed."""
+        self.note(status=status, ended=_now(), **facts)
+
+    # --- inner works -----------------------------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """A lock on the folder itself, which the system drops when this process ends, however it does."""
+        try:
+            import fcntl
+        except ImportError:      # Windows
+            return
+        self._lock = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._release()
+            raise ValueError(f"another process trains in {self.path} at this moment; wait for it, or choose a new name") from error
+        except OSError:      # a file system without locks
+            pass
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _missing(self) -> list[Path]:
+        """The folders that will have to be made, innermost first."""
+        return [path for path in (self.path, *self.path.parents) if not path.exists()]
+
+    def _unmake(self) -> None:
+        """Take empty folders away again that were made for a run that did not begin."""
+        for path in self._made:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def is_run(folder: Path | str) -> bool:
+    """Whether a run was begun in a folder."""
+    return (Path(folder) / CONFIG).is_file()
+
+
+def read_info(folder: Path) -> dict[str, Any]:
+    """run.json; empty if it is missing or damaged, for nothing depends on it."""
+    try:
+        info = json.loads((folder / RUN).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+# --- config.yaml ---------------------------------------------------------------------------------------------------
+
+
+def save_config(config: TrainConfig, path: Path) -> None:
+    """All settings as YAML, with the version that wrote them."""
+    import yaml
+
+    values = {"format": FORMAT, "hadamem": __version__, **to_dict(config)}
+    try:
+        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+    except yaml.YAMLError as error:
+        raise ValueError(f"config cannot be written to {path}: settings must be numbers, texts, lists and dicts of them "
+                         f"({' '.join(str(error).split())})") from error
+    write_text(path, text)
+
+
+def load_config(path: Path | str) -> TrainConfig:
+    """Settings from a YAML file, or the config.yaml of a run's folder; one that a newer version wrote is refused."""
+    path = Path(path)
+    return from_dict(read_config(path / CONFIG if path.is_dir() else path))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The nested values of a YAML file, without those that say who wrote it."""
+    import yaml
+
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), _loader())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold names and values of settings, got {type(values).__name__}")
+    check_format(values, path)
+    return {name: value for name, value in values.items() if name not in ("format", "hadamem")}
+
+
+def _loader() -> Any:
+    """YAML 1.1 reads 1e-3 as text, for want of a dot; here it is a number."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789"))
+    return Loader
+
+
+def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:
+    """Refuse to resume a run with settings that make it another one."""
+    before, after = _flat(to_dict(old)), _flat(to_dict(new))
+    changed = [f"{name} ({before.get(name)!r}, now {after.get(name)!r})" for name in {**before, **after}
+               if name not in FREE and before.get(name) != after.get(name)]
+    if changed:
+        raise ValueError(f"{path} was made with other settings: {', '.join(changed)}; keep them to resume it, or start a new run")
+
+
+def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict) and (path or name in ("network", "ppo")) and not name.endswith("options"):
+            out |= _flat(value, f"{path}{name}.")
+        else:
+            out[path + name] = value
+    return out
+
+
+# --- versions ------------------------------------------------------------------------------------------------------
+
+
+def versions() -> dict[str, Any]:
+    """What the numbers of a run may depend on."""
+    return {"hadamem": __version__, "git": _commit(), "python": platform.python_version(), "torch": torch.__version__,
+            "numpy": np.__version__, "gymnasium": gymnasium.__version__, "cuda": torch.version.cuda, "platform": platform.platform(),
+            "threads": torch.get_num_threads()}
+
+
+def _commit() -> str | None:
+    """The commit of the source tree that this package lies in, with a + where files were changed; None: it was installed."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        said = [subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+                for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))]
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return said[0] + ("+" if said[1] else "")
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+
+
+def describe_device(device: torch.device) -> dict[str, str]:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {"device": str(device), "device_name": name}

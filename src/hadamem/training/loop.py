@@ -1,0 +1,230 @@
+"""Training from the first iteration to the last, through crashes and Ctrl-C: what is written when, and where a resumed run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ..envs import EnvError
+from .config import TrainConfig, from_dict, to_dict
+from .folder import RunFolder, check_same, describe_device, is_run, load_config, read_info
+from .logs import Logs
+from .metrics import MetricsLog, cut_back
+from .policy import Policy
+from .run import Run
+from .trainer import Trainer
+
+
+class TrainingFailed(RuntimeError):
+    """Training cannot go on; the message says why, and what was kept."""
+
+
+def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool = False, env: Any = None,
+          report: Callable[[dict[str, Any]], None] | None = None, should_stop: Callable[[], bool] | None = None,
+          built: Callable[[Trainer], None] | None = None, notify: Callable[[str], None] | None = None,
+          stopping: Callable[[], None] | None = None) -> Run:
+    """Train until `config.steps` env steps are done.
+
+    folder: the run's own; None: nothing is written. resume: go on from its newest good checkpoint, with the same settings (those of
+    `folder.FREE` may change). env: see `Trainer`; a batched env stays open. report: called after every iteration with the row that also
+    goes to metrics.jsonl. should_stop: asked after every iteration. built: called with the trainer before the first iteration.
+    notify: told what a person should know (a damaged checkpoint, episodes that start anew); None: these come as warnings.
+    stopping: called by the first Ctrl-C, in its signal handler, so it should do no more than set a flag; None: a line on stderr.
+
+    Ctrl-C and SIGTERM end the run after the iteration that is on, with a checkpoint and the status "interrupted"; a second Ctrl-C ends
+    it at once. An error leaves metrics and the last checkpoint as they are, and the status "failed".
+    """
+    if resume and folder is None:
+        raise ValueError("resume=True needs the folder of the run to go on with")
+    say = notify or _warn
+    with contextlib.ExitStack() as stack:
+        disk = None if folder is None else stack.enter_context(RunFolder(folder, resume))
+        if disk is not None and is_run(disk.path):
+            check_same(load_config(disk.path), config, disk.path)
+        trainer = Trainer(config, env)
+        stack.callback(trainer.close)
+        if config.steps < trainer.batch:
+            raise ValueError(f"steps ({config.steps}) is less than one batch ({trainer.batch}: {trainer.num_envs} envs x {trainer.steps} "
+                             "steps); raise steps, or lower num_envs, rollout or batch")
+        session = _Session(trainer, disk, say)
+        stack.callback(session.close)
+        session.begin(resume)
+        stop = stack.enter_context(_Signals(stopping))
+        try:
+            if built is not None:
+                built(trainer)
+            status = session.run(report, lambda: stop.asked or (should_stop is not None and should_stop()))
+        except KeyboardInterrupt:
+            session.end("interrupted", error="stopped in the middle of an iteration; the last checkpoint is as it was")
+            raise
+        except EnvError as error:
+            session.save_after_env_error()
+            if not stop.asked:
+                session.end("failed", error=str(error))
+                raise
+            status = "interrupted"      # the signal went to the envs' processes, too, and these were quicker
+        except BaseException as error:
+            session.end("failed", error=f"{type(error).__name__}: {error}")
+            raise
+        session.end(status)
+        _drop_promises(trainer)
+        return Run(config, None if disk is None else disk.path, status, Policy.of(trainer), session.log if disk is None else None)
+
+
+class _Session:
+    """One process's part of a run: the trainer, and all that is written. disk None: nothing is."""
+
+    def __init__(self, trainer: Trainer, disk: RunFolder | None, say: Callable[[str], None]):
+        self.trainer, self.disk, self.say = trainer, disk, say
+        self.checkpoints = None if disk is None else disk.checkpoints(trainer.config.keep_checkpoints)
+        self.policy: dict[str, Any] = {}     # how to build it again, for checkpoints
+        self.log = MetricsLog()
+        self.logs: Logs | None = None
+        self.before = 0.0                    # seconds of earlier parts of the run
+        self.start = self.last_save = time.monotonic()
+        self.saved = -1                      # the iteration of the newest checkpoint
+        self.skipped = 0                     # updates in a row that were not finite
+
+    def begin(self, resume: bool) -> None:
+        """Go to where the run stands, and write the first files."""
+        disk, trainer, config = self.disk, self.trainer, self.trainer.config
+        if disk is None or self.checkpoints is None:
+            return
+        self.policy = _plain(Policy.of(trainer).describe())
+        if resume:
+            self._restore(disk)
+        self.logs = Logs(disk.path, config, trainer.env_steps, read_info(disk.path).get("logs", {}), self.say)      # may refuse
+        disk.begin(config, **describe_device(trainer.device), num_envs=trainer.num_envs, rollout=trainer.steps,
+                   iterations=trainer.iterations, logs=self.logs.keys)
+        self.checkpoints.go_on_after(trainer.iterations)
+        last = cut_back(disk.metrics, trainer.iterations)
+        self.before = 0.0 if last is None else last.get("elapsed", 0.0)
+        self.log = MetricsLog(disk.metrics)
+        self.start = self.last_save = time.monotonic()
+
+    def run(self, report: Callable[[dict[str, Any]], None] | None, should_stop: Callable[[], bool]) -> str:
+        """Iterations to the end, or until someone says stop. Time decides only when checkpoints are written."""
+        trainer, config = self.trainer, self.trainer.config
+        while not trainer.done:
+            row = self.log.add({**trainer.iteration(), "elapsed": self.before + time.monotonic() - self.start})
+            if self.logs is not None:
+                self.logs.add(row)
+            if report is not None:
+                report(row)
+            self._check_finite(row)
+            if should_stop() and not trainer.done:
+                self.save()
+                return "interrupted"
+            if time.monotonic() - self.last_save >= config.checkpoint_every:
+                self.save()
+        self.save()
+        return "finished"
+
+    def save(self) -> None:
+        """A checkpoint of the iteration that is over; none while nothing is learnt, so that the last good one stays."""
+        trainer = self.trainer
+        if self.checkpoints is None or self.skipped or self.saved == trainer.iterations:
+            return
+        self.log.sync()                      # rows first: a checkpoint never knows more iterations than they do
+        about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy}
+        self.checkpoints.write(trainer.iterations, trainer.get_state(), about)
+        self.saved, self.last_save = trainer.iterations, time.monotonic()
+
+    def save_after_env_error(self) -> None:
+        """Foreign envs start anew in a resumed run anyway, and weights do not change while envs are stepped: nothing need be lost."""
+        if not self.trainer.env.unwrapped.restorable and self.trainer.iterations:
+            with contextlib.suppress(OSError):
+                self.save()
+
+    def end(self, status: str, **facts: Any) -> None:
+        if self.logs is not None:
+            self.logs.close(status)
+        if self.disk is not None:
+            self.log.sync()
+            self.disk.end(status, iterations=self.trainer.iterations, steps=self.trainer.env_steps, **facts)
+
+    def close(self) -> None:
+        self.log.close()
+
+    # --- inner works -----------------------------------------------------------------------------------------------
+
+    def _restore(self, disk: RunFolder) -> None:
+        trainer, config = self.trainer, self.trainer.config
+        assert self.checkpoints is not None
+        found = self.checkpoints.newest(self.say)
+        if found is None:
+            self.say(f"there is no usable checkpoint in {disk.path}: the run starts from the beginning")
+            return
+        check_same(from_dict(found.about["config"]), config, found.folder)
+        trainer.set_state(found.tensors)
+        self.saved = trainer.iterations
+        if not trainer.env.unwrapped.restorable:
+            self.say(f"{config.env} cannot be brought back to where it was: its episodes start anew at iteration {trainer.iterations}")
+
+    def _check_finite(self, row: dict[str, Any]) -> None:
+        """Stop where every update is skipped: more than `max_skipped` in a row, whole iterations of them."""
+        trainer = self.trainer
+        skipped = round(row.get("skipped", 0))
+        self.skipped = self.skipped + skipped if skipped >= trainer.updates else 0
+        if self.skipped > trainer.config.max_skipped:
+            kept = "nothing was written" if self.checkpoints is None else \
+                f"the last good checkpoint is of iteration {self.saved}" if self.saved >= 0 else "there is no checkpoint yet"
+            raise TrainingFailed(f"loss or gradients were not finite in the last {self.skipped} updates (max_skipped: "
+                                 f"{trainer.config.max_skipped}), so nothing is learnt any more; {kept}. A lower ppo.learning_rate, or "
+                                 "ppo.max_grad_norm, may help; look also for rewards and observations that are not finite")
+
+
+class _Signals:
+    """Within it, the first Ctrl-C or SIGTERM only sets `asked`; the next one is a KeyboardInterrupt. Other threads have no signals."""
+
+    def __init__(self, stopping: Callable[[], None] | None = None) -> None:
+        self.asked, self.stopping = False, stopping
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        if self.stopping is not None:
+            self.stopping()
+        elif number == signal.SIGINT:          # by the system itself: Python's own streams may be in the middle of something
+            with contextlib.suppress(OSError):
+                os.write(2, b"\nstopping after this iteration, with a checkpoint; press Ctrl-C again to stop at once\n")
+
+
+def _plain(described: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a policy that JSON cannot hold before anything is trained."""
+    try:
+        return json.loads(json.dumps(described))
+    except TypeError as error:
+        raise ValueError(f"the policy cannot be saved: {error}; use plain values in network.memory_options") from error
+
+
+def _drop_promises(trainer: Trainer) -> None:
+    """The trainer's promises about resets do not bind those who use the network from here on."""
+    for trunk in (trainer.network.trunk, trainer.network.critic_trunk):
+        if trunk is not None:
+            trunk.memory.resets_only_at_start = trunk.memory.starts_fresh = False
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"hadamem: {text}", RuntimeWarning, stacklevel=3)

@@ -1,0 +1,75 @@
+"""A run after the fact: its settings, its rows of metrics, and the policy that came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .config import TrainConfig
+from .folder import METRICS, is_run, load_config, read_info
+from .metrics import MetricsLog, read_rows
+from .policy import Policy, load_policy
+
+LAST = 10      # iterations that the return of a summary is a mean over
+
+
+class Run:
+    """What `train` returns and `open_run` finds. `folder` is None where nothing was written.
+
+    status: running, finished, interrupted or failed. A run that was killed is still called running: `hadamem train --resume` goes on.
+    """
+
+    def __init__(self, config: TrainConfig, folder: Path | None = None, status: str = "unknown", policy: Policy | None = None,
+                 log: MetricsLog | None = None):
+        self.config, self.folder, self.status = config, folder, status
+        self._policy, self._log = policy, log
+
+    @property
+    def policy(self) -> Policy:
+        """That of the last iteration; of a run that was opened: of its newest good checkpoint, loaded on first use."""
+        if self._policy is None:
+            if self.folder is None:
+                raise ValueError("this run has neither a policy nor a folder to load one from")
+            self._policy = load_policy(self.folder)
+        return self._policy
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """A row for each iteration, read from metrics.jsonl each time."""
+        if self._log is not None:
+            return self._log.rows()
+        return [] if self.folder is None else read_rows(self.folder / METRICS)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values: what ran, how far, how fast, and the mean return (and success) of the last 10 iterations with ended episodes."""
+        rows = self.metrics
+        last = rows[-1] if rows else {}
+        found: dict[str, Any] = {
+            "env": self.config.env, "memory": self.config.network.memory, "preset": self.config.preset, "seed": self.config.seed,
+            "status": self.status, "iterations": last.get("iteration", 0), "steps": last.get("steps", 0),
+            "elapsed": last.get("elapsed", 0.0), "skipped": sum(row.get("skipped", 0) for row in rows),
+        }
+        if found["elapsed"]:
+            found["steps_per_second"] = found["steps"] / found["elapsed"]
+        ended = [row for row in rows if row.get("episodes") and "return" in row]
+        for name in ("return", "success", "length"):
+            counted = [row for row in ended[-LAST:] if name in row]
+            if counted:
+                found[name] = sum(row[name] * row["episodes"] for row in counted) / sum(row["episodes"] for row in counted)
+        if ended:
+            found["best_return"] = max(row["return"] for row in ended)      # of an iteration
+        return found
+
+    def __repr__(self) -> str:
+        found = self.summary()
+        score = f", return {found['return']:.3g}" if "return" in found else ""
+        where = "" if self.folder is None else f" in {self.folder}"
+        return f"<Run{where}: {found['env']} with {found['memory']}, {found['status']} at {found['steps']:,} steps{score}>"
+
+
+def open_run(folder: Path | str) -> Run:
+    """The run in a folder, whether it is over or not."""
+    folder = Path(folder)
+    if not is_run(folder):
+        raise ValueError(f"there is no run in {folder}: it has no config.yaml")
+    return Run(load_config(folder), folder, read_info(folder).get("status", "unknown"))

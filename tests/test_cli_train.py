@@ -1,0 +1,417 @@
+"""`hadamem train`, `eval` and `watch` from end to end on tiny runs; every setting by option; bad input is one sentence and exit code 2."""
+
+import dataclasses
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import yaml
+
+from hadamem import cli_fields
+from hadamem.cli import build_parser, main
+from hadamem.cli_train import default_name, read_settings
+from hadamem.training.config import make_config, to_dict
+from hadamem.training.folder import load_config
+from hadamem.training.run import open_run
+
+ENV = "popgym/RepeatPreviousEasy"
+TINY = ["--num-envs", "8", "--rollout", "16", "--network.memory-size", "8", "--network.memory-output", "16", "--network.features", "16",
+        "--network.inner", "16", "--ppo.epochs", "1", "--ppo.minibatches", "2", "--log", "none"]
+STEPS = ["--steps", "512"]      # four iterations
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a finished run called `done`."""
+    folder, before = tmp_path_factory.mktemp("trained"), os.getcwd()
+    os.chdir(folder)
+    try:
+        assert main(["train", "--env", ENV, "--name", "done", *STEPS, *TINY]) == 0
+    finally:
+        os.chdir(before)
+    return folder
+
+
+def settings(*argv):
+    return read_settings(build_parser(["train"]).parse_args(["train", *argv]))
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_has_an_option():
+    """Each of them is given another value on the command line, and arrives."""
+    known = cli_fields.find_settings()
+    start = cli_fields.flatten(to_dict(make_config(env=ENV)), known)
+    assert set(known) == set(start)
+    other = {"device": "cpu", "preset": "popgym-fair", "network.head_activation": "tanh", "network.time_encoding": "none",
+             "ppo.schedule": "constant", "ppo.normalize_advantages": "minibatch", "env": "TMaze", "network.memory": "gru",
+             "log": "tensorboard,wandb", "env_options": "k=3", "network.memory_options": "clip=2.5"}
+    want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "network.memory_options": {"clip": 2.5}}
+    for name, setting in known.items():
+        value = other.get(name)
+        if value is None:
+            value = {bool: not start[name], int: 7, float: 0.25}[setting.kind]
+        got = settings("--env", ENV, setting.flag, str(value).lower() if setting.kind is bool else str(value))
+        assert cli_fields.flatten(to_dict(got), known)[name] == want.get(name, value), name
+
+
+def test_options_that_may_be_none():
+    got = settings("--env", ENV, "--ppo.max-grad-norm", "none", "--num-envs", "None", "--log", "none", "--memory", "none")
+    assert (got.ppo.max_grad_norm, got.num_envs, got.log, got.network.memory) == (None, None, (), "none")
+
+
+def test_flags_without_a_value_and_large_numbers():
+    got = settings("--env", ENV, "--compile", "--tf32", "no", "--steps", "1e6", "--batch", "8_192")
+    assert (got.compile, got.tf32, got.steps, got.batch) == (True, False, 1_000_000, 8192)
+    assert isinstance(got.steps, int)
+
+
+def test_set():
+    got = settings("--env", ENV, "--set", "ppo.epochs=3", "memory=gru", "--set", "env_options.k=3", "network.memory_options.bias=false",
+                   "ppo.max-grad-norm=none")
+    assert (got.ppo.epochs, got.network.memory, got.env_options, got.ppo.max_grad_norm) == (3, "gru", {"k": 3}, None)
+    assert got.network.memory_options == {"bias": False}
+
+
+def test_preset_then_file_then_options(here):
+    (here / "c.yaml").write_text("env: TMaze\nppo:\n  epochs: 3\n  learning-rate: 3e-4\nseed: 5\n")
+    got = settings("--config", "c.yaml", "--preset", "popgym-fair", "--seed", "6")
+    assert (got.env, got.seed, got.ppo.epochs, got.ppo.learning_rate) == ("TMaze", 6, 3, 3e-4)
+    assert (got.batch, got.preset) == (65_536, "popgym-fair")
+    assert settings("--config", "c.yaml").preset == "default"
+
+
+def test_a_saved_config_gives_the_same_settings(here):
+    for preset in ("default", "popgym-fair", "popgym-release"):
+        for memory in ("shm", "gru"):
+            config = settings("--env", ENV, "--memory", memory, "--preset", preset, "--ppo.clip", "0.1", "--env-option", "k=3")
+            (here / "c.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(to_dict(config)))))
+            assert settings("--config", "c.yaml") == config
+
+
+def test_options_show_the_words_beside_the_fields(capsys):
+    assert main(["train", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--ppo.trace X lambda of the advantages" in text
+    assert f"[{make_config().ppo.epochs}]" in text
+    for setting in cli_fields.find_settings().values():
+        assert setting.flag in text
+
+
+@pytest.mark.parametrize(("env", "name"), [(ENV, "RepeatPreviousEasy-shm-0"), ("CartPole-v1", "CartPole-v1-shm-0"),
+                                           ("my_package:Odd/Env name-v0", "Env-name-v0-shm-0")])
+def test_default_name(env, name):
+    assert default_name(make_config(env=env)) == name
+
+
+# --- train ---------------------------------------------------------------------------------------------------------
+
+
+def test_train(trained, capsys):
+    folder = trained / "runs" / "done"
+    run = open_run(folder)
+    assert run.status == "finished"
+    assert [row["steps"] for row in run.metrics] == [128, 256, 384, 512]
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_printed(here, capsys):
+    assert main(["train", "--env", ENV, *STEPS, *TINY]) == 0
+    captured = capsys.readouterr()
+    head, *lines = captured.out.splitlines()
+    assert re.fullmatch(rf"{ENV}, shm, preset default: cpu, [\d,]+ parameters, 8 envs x 16 steps", head)
+    assert lines[0].startswith("step 128 (25 %)")
+    place = "runs/RepeatPreviousEasy-shm-0"
+    assert [line.split() for line in lines[-4:]] == [["run", place], ["curve", f"{place}/curve.png"],
+                                                     ["evaluate", "hadamem", "eval", place], ["watch", "hadamem", "watch", place]]
+    assert captured.err == ""
+
+
+def test_a_config_file_starts_the_same_run_again(trained, here, capsys):
+    done = trained / "runs" / "done"
+    assert main(["train", "--config", str(done / "config.yaml"), "--out", "again"]) == 0
+    assert load_config(here / "again") == load_config(done)
+    times = ("seconds", "rollout_seconds", "update_seconds", "elapsed")
+    one, other = ([{k: v for k, v in row.items() if k not in times} for row in open_run(path).metrics] for path in (done, here / "again"))
+    assert one == other
+
+
+def test_resume(trained, here, capsys):
+    assert main(["train", "--env", ENV, "--name", "part", *TINY, "--steps", "256"]) == 0
+    assert main(["train", "--resume", "--name", "part", "--steps", "512"]) == 0
+    assert [row["iteration"] for row in open_run("runs/part").metrics] == [1, 2, 3, 4]
+    assert main(["train", "--resume", "--name", "part", "--memory", "gru"]) == 2
+    assert "network.memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    ([], "--env is missing"),
+    (["--env", "popgym/RepeatPrevousEasy"], "did you mean popgym/RepeatPreviousEasy"),
+    (["--env", ENV, "--memory", "shn"], "did you mean 'shm'"),
+    (["--env", ENV, "--preset", "defalt"], "did you mean 'default'"),
+    (["--env", ENV, "--ppo.epoch", "4"], "did you mean '--ppo.epochs'"),
+    (["--env", ENV, "--learning-rate", "4"], "did you mean '--ppo.learning-rate'"),
+    (["--env", ENV, "--set", "ppo.epoch=4"], "did you mean 'ppo.epochs'"),
+    (["--env", ENV, "--set", "learning_rate=4"], "did you mean 'ppo.learning_rate'"),
+    (["--env", ENV, "--set", "ppo.epochs"], "NAME=VALUE"),
+    (["--env", ENV, "--steps", "many"], "steps must be a whole number, got 'many'"),
+    (["--env", ENV, "--steps", "1.5"], "steps must be a whole number"),
+    (["--env", ENV, "--steps", "0"], "steps must be at least 1"),
+    (["--env", ENV, "--steps", "100"], "less than one batch"),
+    (["--env", ENV, "--tf32", "perhaps"], "true or false"),
+    (["--env", ENV, "--ppo.clip", "-1"], "clip"),
+    (["--env", ENV, "--seed", "-1"], "seed"),
+    (["--env", ENV, "--device", "abacus"], "abacus"),
+    (["--env", ENV, "--log", "paper"], "paper"),
+    (["--env", ENV, "--env-option", "k"], "NAME=VALUE"),
+    (["--env", ENV, "--env-option", "z=1"], "'z'"),
+    (["--env", ENV, "--memory-option", "z=1"], "'z'"),
+    (["--env", ENV, "--name", "a/b"], "--name"),
+    (["--env", ENV, "--name", ""], "--name"),
+    (["--env", ENV, "--name", "a", "--out", "b"], "leave one out"),
+    (["--env", ENV, "--out", "/proc/nowhere/x"], "cannot be written to"),
+    (["--config", "missing.yaml"], "missing.yaml cannot be read"),
+    (["--config", "newer.yaml"], "upgrade hadamem"),
+    (["--config", "typo.yaml"], "did you mean 'ppo.epochs'"),
+    (["--config", "text.yaml"], "ppo.epochs must be a whole number, got 'four'"),
+    (["--config", "made.yaml", "--preset", "popgym-fair"], "leave one out"),
+    (["--resume"], "which run"),
+    (["--resume", "--name", "nothing"], "no run in runs/nothing"),
+    (["--resume", "--name", "a", "--config", "made.yaml"], "leave out --config"),
+])
+def test_bad_input_is_one_sentence(argv, words, here, capsys):
+    (here / "newer.yaml").write_text("format: 99\nenv: TMaze\n")
+    (here / "typo.yaml").write_text("env: TMaze\nppo:\n  epoch: 4\n")
+    (here / "text.yaml").write_text("env: TMaze\nppo:\n  epochs: four\n")
+    (here / "made.yaml").write_text("env: TMaze\npreset: default\n")
+    files = sorted(here.iterdir())
+    assert main(["train", *argv]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.startswith("hadamem: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert sorted(here.iterdir()) == files      # and no folder is left behind
+
+
+def test_an_existing_run_is_not_overwritten(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    before = (trained / "runs/done/metrics.jsonl").read_bytes()
+    assert main(["train", "--env", ENV, "--name", "done", *STEPS, *TINY]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert (trained / "runs/done/metrics.jsonl").read_bytes() == before
+
+
+def test_an_env_that_fails_is_told_in_one_sentence(here, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(here)])
+    (here / "brittle_env.py").write_text(
+        "import gymnasium\nfrom tests.training.toys import Recall\n"
+        "gymnasium.register('Brittle-v0', entry_point=lambda **k: Recall(fails_after=200, **k))\n")
+    argv = ["train", "--env", "brittle_env:Brittle-v0", "--workers", "0", "--name", "b", *TINY, "--steps", "5120"]
+    assert main(argv) == 1
+    err = capsys.readouterr().err
+    assert "the cue fell off the table" in err
+    assert "hadamem train --resume --out runs/b" in err
+    assert err.count("\n") == 1
+    assert open_run("runs/b").status == "failed"
+    assert main(["eval", "b", "--episodes", "4", "--env-option", "workers=0"]) == 0      # what was learnt is there
+
+
+@pytest.mark.parametrize("package", ["gymnasium", "yaml", "rich"])
+def test_a_missing_package_is_named(package, here):
+    code = f"import sys; sys.modules[{package!r}] = None; from hadamem.cli import main; sys.exit(main(['train', '--env', 'TMaze']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    assert package in done.stderr
+    assert "pip install 'hadamem[train]'" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_without_matplotlib_there_is_no_curve(here, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert main(["train", "--env", ENV, "--name", "plain", *TINY, "--steps", "128"]) == 0
+    assert "not drawn" in capsys.readouterr().out
+
+
+# --- on a terminal -------------------------------------------------------------------------------------------------
+
+
+def on_a_terminal(argv, cwd, act=None, columns=80):
+    """Run a command in a pseudo-terminal: exit code, and all that it wrote."""
+    outer, inner = pty.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([sys.executable, "-m", "hadamem", *argv], cwd=cwd, env=env, stdin=inner, stdout=inner, stderr=inner,
+                               close_fds=True, start_new_session=True)
+    os.close(inner)
+    parts = []
+
+    def read():
+        while True:
+            try:
+                data = os.read(outer, 65536)
+            except OSError:
+                return
+            if not data:
+                return
+            parts.append(data)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        if act is not None:
+            deadline = time.monotonic() + 60
+            while b" steps/s" not in b"".join(parts) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            act(process)
+        code = process.wait(timeout=60)
+    finally:
+        process.kill()
+    reader.join(timeout=5)
+    os.close(outer)
+    return code, b"".join(parts).decode()
+
+
+def test_live_view_and_ctrl_c(here):
+    argv = ["train", "--env", ENV, "--name", "live", *TINY, "--steps", "100000000"]
+    code, text = on_a_terminal(argv, here, lambda process: process.send_signal(signal.SIGINT))
+    assert code == 130
+    assert "╭─" in text
+    assert "Traceback" not in text
+    assert text.rstrip().endswith("hadamem train --resume --out runs/live")
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") > 0      # the cursor is back
+    run = open_run(here / "runs/live")
+    assert run.status == "interrupted"
+    assert (here / "runs/live/curve.png").exists()
+    last = run.metrics[-1]["steps"]
+    code, text = on_a_terminal(["train", "--resume", "--out", "runs/live", "--steps", str(last + 1280)], here)
+    assert code == 0, text
+    assert open_run(here / "runs/live").metrics[-1]["steps"] == last + 1280
+
+
+def test_bad_input_on_a_terminal_leaves_no_panel(here):
+    code, text = on_a_terminal(["train", "--env", ENV, "--memory", "shn"], here)
+    assert code == 2
+    assert "did you mean 'shm'" in text
+    assert "╭─" not in text
+
+
+# --- eval ----------------------------------------------------------------------------------------------------------
+
+
+def test_eval(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    assert main(["eval", "runs/done", "--episodes", "12"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{ENV}, shm: 12 episodes, drawn actions, seed 0\n")
+    saved = json.loads((trained / "runs/done/eval.json").read_text())
+    assert saved["episodes"] == len(saved["returns"]) == 12
+    assert (saved["env"], saved["seed"], saved["deterministic"], saved["success"]) == (ENV, 0, False, None)
+    assert f"{saved['mean']:.4g}" in out
+    assert "95 % interval" in out
+    assert main(["eval", "done", "--episodes", "12"]) == 0      # by its name, and the same again
+    assert capsys.readouterr().out == out
+    assert main(["eval", "done", "--episodes", "12", "--deterministic", "--seed", "3", "--env-option", "k=3"]) == 0
+    saved = json.loads((trained / "runs/done/eval.json").read_text())
+    assert (saved["seed"], saved["deterministic"], saved["env_options"]) == (3, True, {"k": 3})
+    assert main(["eval", "done", "--episodes", "1", "--sampled"]) == 0
+    assert "interval" not in capsys.readouterr().out.partition("seed 0")[2]
+
+
+def test_eval_on_another_env(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    assert main(["eval", "done", "--episodes", "2", "--env", "popgym/RepeatPreviousMedium"]) == 0
+    assert "RepeatPreviousMedium" in capsys.readouterr().out
+    assert main(["eval", "done", "--episodes", "2", "--env", "TMaze"]) == 2
+    assert "shape" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("argv", "words"), [
+    (["eval"], "RUN"),
+    (["eval", "nowhere"], "no run in nowhere"),
+    (["eval", "doen"], "did you mean runs/done"),
+    (["eval", "done", "--episodes", "0"], "episodes"),
+    (["eval", "done", "--seed", "-1"], "seed"),
+    (["eval", "done", "--episode", "4"], "did you mean '--episodes'"),
+    (["eval", "done", "--env-option", "z=1"], "'z'"),
+    (["eval", "done", "--deterministic", "--sampled"], "not allowed with"),
+    (["watch", "nowhere"], "no run in nowhere"),
+    (["watch", "done", "--out", "a.avi"], "a.avi"),
+    (["watch", "done", "--out", "a.gif", "--text"], "leave one out"),
+    (["watch", "done", "--fps", "0"], "fps"),
+    (["watch", "done", "--episodes", "0"], "episodes"),
+])
+def test_bad_input_to_eval_and_watch(argv, words, trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+# --- watch ---------------------------------------------------------------------------------------------------------
+
+
+def test_watch(trained, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(trained)
+    assert main(["watch", "done", "--max-steps", "4"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("stopped after 4 steps: return ")
+    assert out.rstrip().endswith("runs/done/episode.gif")
+    assert (trained / "runs/done/episode.gif").read_bytes().startswith(b"GIF89a")
+    assert main(["watch", "done", "--max-steps", "3", "--episodes", "2", "--out", str(tmp_path / "two.gif"), "--fps", "8"]) == 0
+    assert (tmp_path / "two.gif").exists()
+    assert capsys.readouterr().out.count("stopped after 3 steps") == 2
+
+
+def test_watch_text(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained)
+    assert main(["watch", "done", "--text", "--deterministic"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("reward") == 51
+    assert "end after 51 steps" in out
+
+
+# --- the demo ------------------------------------------------------------------------------------------------------
+
+
+def test_demo(here, capsys, monkeypatch):
+    from hadamem.training import demo
+
+    monkeypatch.setattr(demo, "EPISODES", 20)
+    assert demo.main(["--steps", "4096"]) in (0, 1)      # too short for memory to win
+    out = capsys.readouterr().out
+    assert "shm (Stable Hadamard Memory) learns" in out
+    assert "the control without memory" in out
+    assert (here / "runs/demo/curve.png").exists()
+    for memory in ("shm", "none"):
+        run = open_run(here / "runs/demo" / memory)
+        assert (run.status, run.config.network.memory) == ("finished", memory)
+    one, other = (dataclasses.asdict(open_run(here / "runs/demo" / memory).config) for memory in ("shm", "none"))
+    assert one.pop("network") | {"memory": "none"} == other.pop("network")
+    assert one == other
+    assert demo.free_folder(here / "runs/demo") == here / "runs/demo-2"
+
+
+def test_compared():
+    from hadamem.training.demo import compared
+    from hadamem.training.evaluate import Evaluation
+
+    text = compared({"shm": Evaluation((1.0, 0.9), (5, 5), (True, True)), "none": Evaluation((-0.5, -0.4), (5, 5), (False, True))})
+    assert [line.split()[0] for line in text.splitlines()] == ["memory", "shm", "none"]
+    assert "100 %" in text
+    assert "success" not in compared({"shm": Evaluation((1.0, 0.9), (5, 5))})

@@ -1,0 +1,200 @@
+"""Evaluation: each episode counts once, whatever its length; intervals are the usual ones; the same seed plays the same episodes."""
+
+import json
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from hadamem import envs
+from hadamem.training.config import make_config
+from hadamem.training.evaluate import FIRST_SEED, Evaluation, evaluate, t_quantile, wilson
+from hadamem.training.policy import Policy
+from hadamem.training.trainer import Trainer
+
+from .toys import TINY, Recall
+
+
+def policy_for(env, **changes):
+    """An untrained one."""
+    name, given = (env, None) if isinstance(env, str) else ("given", env)
+    trainer = Trainer(make_config(env=name, **{**TINY, "workers": 0 if given else None, **changes}), given)
+    trainer.close()
+    return Policy.of(trainer)
+
+
+@pytest.fixture(scope="module")
+def repeat():
+    return policy_for("popgym/RepeatPreviousEasy")
+
+
+class Uneven(gymnasium.Env):
+    """Episodes of 1 and 19 steps by turns; the first is long where the seed is odd. A reward of 1 for every step."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    number = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.number = self.number + 1 if seed is None else seed
+        self.length, self.t = (19 if self.number % 2 else 1), 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.t += 1
+        return np.zeros(1, np.float32), 1.0, self.t == self.length, False, {}
+
+
+@pytest.mark.parametrize(("episodes", "mean"), [(8, 10.0), (4, 10.0), (64, 10.0), (6, (4 * 10 + 1 + 19) / 6)])
+def test_short_episodes_do_not_count_more_often(episodes, mean):
+    """Four copies: half of them begin with a long episode. The first `episodes` to end would be mostly short ones."""
+    policy = policy_for(Uneven)
+    batch = envs.adapt(Uneven, 4, workers=0)
+    found = evaluate(policy, batch, episodes)
+    assert found.episodes == episodes
+    assert found.mean == pytest.approx(mean)
+    assert found.returns == tuple(float(n) for n in found.lengths)
+    assert found.success is None
+    assert not batch.closed
+
+
+def test_random_play_of_a_card_game(repeat):
+    found = evaluate(repeat, "popgym/RepeatPreviousEasy", 200)
+    assert set(found.lengths) == {51}
+    assert found.mean == pytest.approx(-0.5, abs=0.06)      # one in four is right: 0.25 - 0.75
+    assert found.ci[0] < found.mean < found.ci[1]
+
+
+def test_a_seed_is_a_set_of_episodes(repeat):
+    name = "popgym/RepeatPreviousEasy"
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = evaluate(repeat, name, 20, seed=3)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    assert evaluate(repeat, name, 20, seed=3) == first
+    assert evaluate(repeat, name, 20, seed=4) != first
+    assert evaluate(repeat, name, 20, seed=3, deterministic=True) != first
+
+
+def test_deterministic_actions_are_the_most_likely_ones(repeat):
+    one, other = (evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 4), 4, deterministic=True) for _ in range(2))
+    assert one == other
+
+
+def test_the_episodes_were_not_trained_on(monkeypatch, repeat):
+    seeds = []
+    batch = envs.make("popgym/RepeatPreviousEasy", 2)
+    reset = batch.reset
+    monkeypatch.setattr(batch, "reset", lambda seed: seeds.append(seed) or reset(seed=seed))
+    evaluate(repeat, batch, 2, seed=5)
+    assert seeds == [FIRST_SEED + 5]
+
+
+def test_success_and_callables():
+    policy = policy_for(Recall)
+    found = evaluate(policy, Recall, 40, env_options={"length": 6, "workers": 0})
+    assert set(found.lengths) == {6}
+    assert found.success == found.mean                      # the reward is 1 for a success
+    assert 0 < found.success < 1
+    low, high = found.success_ci
+    assert low < found.success < high
+
+
+def test_single_and_vector_envs_stay_open():
+    policy = policy_for("CartPole-v1", workers=0)
+    single = gymnasium.make("CartPole-v1")
+    found = evaluate(policy, single, 3)
+    assert found.episodes == 3
+    single.reset()
+    several = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync")      # starts anew in the step after the end
+    found = evaluate(policy, several, 7)
+    assert found.returns == tuple(float(n) for n in found.lengths)                # that step is none of the episode's
+    several.reset()
+    several.close()
+
+
+class Forbidding(gymnasium.Env):
+    """Three steps with one action allowed in each; any other ends the run."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(4)
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return np.zeros(1, np.float32), self.info()
+
+    def step(self, action):
+        assert action == self.t
+        self.t += 1
+        return np.zeros(1, np.float32), 1.0, self.t == 3, False, self.info()
+
+    def info(self):
+        return {"action_mask": np.arange(4) == self.t}
+
+
+def test_forbidden_actions_are_not_taken():
+    assert evaluate(policy_for(Forbidding), Forbidding, 5, env_options={"workers": 0}).returns == (3.0,) * 5
+
+
+def test_report_counts_up(repeat):
+    seen = []
+    evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2), 5, report=seen.append)
+    assert seen == [2, 4, 5]
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"episodes": 0}, "episodes must be at least 1"), ({"seed": -1}, "seed must be in"), ({"seed": 1 << 30}, "seed must be in"),
+])
+def test_bad_input(options, words, repeat):
+    with pytest.raises(ValueError, match=words):
+        evaluate(repeat, "popgym/RepeatPreviousEasy", **options)
+
+
+def test_envs_that_do_not_start_anew_are_refused(repeat):
+    with pytest.raises(ValueError, match="start anew"):
+        evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2, autoreset_mode="disabled"), 2)
+    with pytest.raises(TypeError, match="env_options"):
+        evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2), 2, env_options={"k": 3})
+
+
+# --- statistics ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 99, 1000, 9999])
+def test_t_quantile(freedom):
+    stats = pytest.importorskip("scipy.stats")
+    assert t_quantile(0.95, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
+    assert t_quantile(0.5, freedom) == pytest.approx(stats.t.ppf(0.75, freedom), rel=1e-9)
+
+
+@pytest.mark.parametrize(("wins", "n"), [(0, 1), (1, 1), (0, 10), (7, 10), (100, 100), (513, 1000)])
+def test_wilson(wins, n):
+    stats = pytest.importorskip("scipy.stats")
+    want = stats.binomtest(wins, n).proportion_ci(method="wilson")
+    assert wilson(wins, n) == pytest.approx((want.low, want.high), abs=1e-9)
+
+
+def test_numbers_of_an_evaluation():
+    found = Evaluation((1.0, 2.0, 3.0, 6.0), (5, 5, 6, 8), (True, False, True, True))
+    deviation = math.sqrt(14 / 3)
+    assert (found.mean, found.std) == (3.0, pytest.approx(deviation))
+    reach = 3.182446305 * deviation / 2
+    assert found.ci == pytest.approx((3 - reach, 3 + reach))
+    summary = found.summary()
+    assert (summary["min"], summary["median"], summary["max"], summary["length"], summary["success"]) == (1.0, 2.5, 6.0, 6.0, 0.75)
+    assert json.loads(json.dumps(summary, allow_nan=False))["returns"] == [1.0, 2.0, 3.0, 6.0]
+
+
+def test_one_episode_has_no_deviation():
+    found = Evaluation((1.5,), (3,))
+    assert (found.mean, found.std, found.ci, found.success, found.success_ci) == (1.5, None, None, None, None)
+    json.dumps(found.summary(), allow_nan=False)
+
+
+def test_the_interval_holds_the_truth_nineteen_times_in_twenty():
+    draws = np.random.default_rng(0).normal(2.0, 3.0, size=(2000, 8))
+    inside = [low < 2.0 < high for low, high in (Evaluation(tuple(row), (1,) * 8).ci for row in draws.tolist())]
+    assert np.mean(inside) == pytest.approx(0.95, abs=0.015)

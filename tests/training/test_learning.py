@@ -1,0 +1,40 @@
+"""Agents learn on a CPU in seconds: what needs memory is learnt with it and not without."""
+
+import pytest
+
+from hadamem.training.config import make_config
+from hadamem.training.trainer import Trainer
+
+
+def learn(env, memory, steps, last=3, **changes):
+    """Train, and average a statistic over the last iterations."""
+    trainer = Trainer(make_config("default", env=env, memory=memory, steps=steps, device="cpu", **changes))
+    rows = []
+    while not trainer.done:
+        rows.append(trainer.iteration())
+    assert not any(row["skipped"] for row in rows)
+    return rows, sum(row["return"] for row in rows[-last:]) / last
+
+
+def test_tmaze_needs_memory():
+    """The cue is shown at the first step only: without memory the turn is a coin toss."""
+    rows, shm = learn("TMaze", "shm", 120_000)
+    _, none = learn("TMaze", "none", 120_000)
+    assert shm > 0.95
+    assert rows[-1]["success"] > 0.95
+    assert none < 0.65
+
+
+@pytest.mark.parametrize(("memory", "steps"), [("shm", 140_000), ("gru", 140_000)])
+def test_recall_of_the_card_before(memory, steps):
+    """RepeatPrevious with k = 2: the suit of the card before the one on show."""
+    assert learn("popgym/RepeatPreviousEasy", memory, steps, env_options={"k": 2})[1] > 0.8
+
+
+def test_recall_fails_without_memory():
+    assert learn("popgym/RepeatPreviousEasy", "none", 100_000, env_options={"k": 2})[1] < 0.2
+
+
+def test_a_pendulum_seen_by_its_position_improves():
+    rows, last = learn("popgym/PositionOnlyPendulumEasy", "shm", 60_000, **{"network.memory_size": 32})
+    assert last > sum(row["return"] for row in rows[:3]) / 3 + 0.08

@@ -1,0 +1,43 @@
+"""Small settings and envs for tests of training. Worker processes import this file, so it needs Gymnasium and numpy only."""
+
+import os
+import signal
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+TINY = {"num_envs": 8, "rollout": 16, "network.memory_size": 8, "network.features": 16, "network.inner": 16, "network.memory_output": 16,
+        "network.heads": 16, "ppo.epochs": 1, "ppo.minibatches": 2, "log": ()}
+BATCH = 8 * 16
+
+
+class Recall(gymnasium.Env):
+    """A bit is shown at the start, and asked for after `length` steps. Step number `fails_after` of the env fails, as `how` says."""
+
+    def __init__(self, length=4, fails_after=None, how="raise"):
+        self.length, self.fails_after, self.how = length, fails_after, how
+        self.observation_space = spaces.Dict({"cue": spaces.Discrete(3), "t": spaces.Box(0, 1, (1,), np.float64)})
+        self.action_space = spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.bit = 0, int(self.np_random.integers(2))
+        return self.obs(), {}
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == self.fails_after:
+            if self.how == "raise":
+                raise ZeroDivisionError("the cue fell off the table")
+            if self.how == "terminate":      # a signal to the whole group of processes
+                os.kill(os.getppid(), signal.SIGTERM)
+            os._exit(3)
+        self.t += 1
+        over = self.t == self.length
+        right = over and int(action) == self.bit
+        return self.obs(), float(right), over, False, {"success": right} if over else {}
+
+    def obs(self):
+        return {"cue": self.bit + 1 if self.t == 0 else 0, "t": np.array([self.t / self.length])}
