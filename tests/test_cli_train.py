@@ -231,7 +231,21 @@ def test_an_env_that_fails_is_told_in_one_sentence(here, capsys, monkeypatch):
     assert main(["eval", "b", "--episodes", "4", "--env-option", "workers=0"]) == 0      # what was learnt is there
 
 
-@pytest.mark.parametrize("package", ["gymnasium", "yaml", "rich"])
+def test_an_env_of_ones_own_in_the_current_folder(here):
+    """Through a real process: only there is the current folder's place in sys.path the console script's own."""
+    (here / "own_env.py").write_text(
+        "import gymnasium\nfrom tests.training.toys import Recall\ngymnasium.register('Own-v0', entry_point='own_env:Recall')\n")
+    run = "import sys; sys.path = [p for p in sys.path if p]; from hadamem.cli import main; sys.exit(main())"
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    for argv in (["train", "--env", "own_env:Own-v0", "--workers", "1", "--name", "own", *STEPS, *TINY], ["eval", "own", "--episodes", "4"],
+                 ["watch", "own"]):
+        done = subprocess.run([sys.executable, "-c", run, *argv], cwd=here, env={**os.environ, "PYTHONPATH": root}, capture_output=True,
+                              text=True, timeout=120)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert (here / "runs/own/episode.gif").exists()
+
+
+@pytest.mark.parametrize("package", ["gymnasium", "rich"])
 def test_a_missing_package_is_named(package, here):
     code = f"import sys; sys.modules[{package!r}] = None; from hadamem.cli import main; sys.exit(main(['train', '--env', 'TMaze']))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -144,8 +144,7 @@ def _check_memory(args: argparse.Namespace) -> int:
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be positive, got {getattr(args, name)}")
     options = dict(_parse_option(text) for text in args.option)
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())   # as `python -m` has it; a console script's first entry is its own folder
+    import_from_here()
     from .testing.conformance import check_spec
 
     try:
@@ -155,6 +154,12 @@ def _check_memory(args: argparse.Namespace) -> int:
         raise UsageError(" ".join(str(error).split())) from error
     print(report)
     return 0 if report.ok else 1
+
+
+def import_from_here() -> None:
+    """Make modules in the current folder importable, as `python -m` does; a console script's first place is its own folder."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def _parse_option(text: str) -> tuple[str, Any]:

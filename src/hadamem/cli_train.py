@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_fields
-from .cli import UsageError, WorkError
+from .cli import UsageError, WorkError, import_from_here
 from .envs import EnvError
 from .training import folder as folders
 from .training.config import PRESETS, TrainConfig, make_config, to_dict
@@ -47,6 +49,9 @@ def train_arguments(parser: argparse.ArgumentParser) -> None:
     add("--config", metavar="FILE", help="settings from a YAML file, such as config.yaml of a run; options override")
     add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings by name: --set ppo.epochs=4 batch=8192")
     add("--plain", action="store_true", help="lines instead of the live view, also on a terminal")
+    add("--seeds", type=int, nargs="+", metavar="N", help="one run for each seed, side by side, in folders seed-N of --name or --out; "
+                                                          "finished ones are not redone, others go on")
+    add("--jobs", type=int, metavar="N", help="runs at the same time (default: three on a GPU, on a CPU as many as cores)")
     for group, title in (("", "more settings of the run"), ("network", "the network"), ("ppo", "the algorithm")):
         box = parser.add_argument_group(f"{title} [with the preset default]")
         for name, setting in settings.items():
@@ -60,7 +65,10 @@ def train(args: argparse.Namespace) -> int:
         from .training.loop import train as train_run
         from .training.progress import Progress
 
+        import_from_here()
         place = _folder(args)
+        if args.seeds is not None:
+            return _train_seeds(args, place)
         config = read_settings(args, place)
         place = place or RUNS / default_name(config)
     progress = Progress(config, str(place), live=False if args.plain else None)
@@ -75,6 +83,25 @@ def train(args: argparse.Namespace) -> int:
         *([] if done else [("go on", f"hadamem train --resume --out {place}")]),
     ])
     return 0 if done else 130
+
+
+def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
+    """One run for each seed."""
+    from .devices import find_device
+    from .training.launch import train_many
+
+    if args.resume:
+        raise ValueError("--seeds goes on with runs by itself; leave out --resume")
+    if len(set(args.seeds)) < len(args.seeds):
+        raise ValueError(f"--seeds names a seed twice: {' '.join(map(str, args.seeds))}")
+    config = read_settings(args)
+    place = place or RUNS / default_name(config).rpartition("-")[0]
+    jobs = args.jobs or (3 if find_device(config.device).type == "cuda" else os.cpu_count() or 1)
+    configs = {f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in args.seeds}
+    codes = train_many(configs, place, jobs, say=lambda text: print(text, flush=True))
+    ends = [(name, "finished" if code == 0 else f"not finished (code {code})") for name, code in codes.items()]
+    print_table([("runs", str(place)), *ends])
+    return max(codes.values(), default=0)
 
 
 def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainConfig:
@@ -233,6 +260,7 @@ def _open_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
         path = RUNS / args.run
     if not folders.is_run(path):
         raise ValueError(f"there is no run in {path};{_near_runs(path)} `hadamem train` makes one")
+    import_from_here()
     run = open_run(path)
     given = getattr(args, "env_options", {})
     if args.env is None:

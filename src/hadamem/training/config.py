@@ -29,6 +29,7 @@ class TrainConfig:
     rollout: int | None = None                           # steps of each env between updates; None: one episode, at most 256 steps
     batch: int = 4096                                    # env steps between updates, about: num_envs times rollout
     workers: int | None = None                           # processes for a Gymnasium env; None: as many as cores
+    threads: int = 1                                     # of torch on a CPU: more help a little on idle cores, and cost a lot on busy ones
     previous_action: bool = True                         # the network sees its last action
     first_step: bool = True                              # and a flag at the first step of an episode
     network: NetworkConfig = field(default_factory=NetworkConfig)
@@ -41,7 +42,7 @@ class TrainConfig:
     tf32: bool = True                                    # faster matrix products on a GPU, with 10 bits of mantissa
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "keep_checkpoints", "max_skipped"):
+        for name in ("steps", "batch", "threads", "keep_checkpoints", "max_skipped"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("num_envs", "rollout"):

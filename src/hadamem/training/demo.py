@@ -10,8 +10,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .config import make_config
 from .curves import draw_curves
 from .evaluate import Evaluation, evaluate
@@ -32,7 +30,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the folder of the demo goes")
     args = parser.parse_args(argv)
-    torch.set_num_threads(1)      # tensors of this size gain little from more, and lose much while other programs use the cores
     start = time.perf_counter()
     home = free_folder(args.out / "demo")
     runs, found = {}, dict[str, Evaluation]()

@@ -9,10 +9,12 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import torch
 
 from ..envs import EnvError
 from .config import TrainConfig, from_dict, to_dict
@@ -50,6 +52,7 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
         disk = None if folder is None else stack.enter_context(RunFolder(folder, resume))
         if disk is not None and is_run(disk.path):
             check_same(load_config(disk.path), config, disk.path)
+        stack.enter_context(_threads(config.threads))
         trainer = Trainer(config, env)
         stack.callback(trainer.close)
         if config.steps < trainer.batch:
@@ -78,6 +81,17 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
         session.end(status)
         _drop_promises(trainer)
         return Run(config, None if disk is None else disk.path, status, Policy.of(trainer), session.log if disk is None else None)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """torch with that many threads, for a while. Results depend on the number in the last bits, so a run has it in its settings."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Session:

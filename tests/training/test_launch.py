@@ -1,0 +1,70 @@
+"""Several runs side by side."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hadamem.training.config import make_config
+from hadamem.training.launch import train_many
+from hadamem.training.run import open_run
+
+SMALL = {"num_envs": 8, "rollout": 16, "ppo.epochs": 1, "network.memory_size": 8, "network.memory_output": 8, "device": "cpu", "log": ()}
+
+
+def configs(steps, seeds=(0, 1)):
+    return {f"seed-{s}": make_config(env="TMaze", memory="gru", steps=steps, seed=s, **SMALL) for s in seeds}
+
+
+def test_every_run_is_finished_once(tmp_path):
+    said = []
+    assert train_many(configs(512), tmp_path, jobs=2, say=said.append) == {"seed-0": 0, "seed-1": 0}
+    runs = [open_run(tmp_path / f"seed-{s}") for s in (0, 1)]
+    assert [run.config.seed for run in runs] == [0, 1]
+    assert runs[0].metrics[-1]["steps"] == 512
+    assert runs[0].metrics[-1]["loss"] != runs[1].metrics[-1]["loss"]
+    before = (tmp_path / "seed-0" / "metrics.jsonl").read_text()
+    said.clear()
+    assert train_many(configs(512, (0, 1)), tmp_path, jobs=1, say=said.append) == {"seed-0": 0, "seed-1": 0}
+    assert said == ["seed-0: finished already", "seed-1: finished already"]
+    assert (tmp_path / "seed-0" / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_that_fails_is_told(tmp_path):
+    bad = {"seed-0": make_config(env="TMaze", memory="gru", steps=16, **SMALL)}      # less than a batch
+    said = []
+    assert train_many(bad, tmp_path, jobs=1, say=said.append)["seed-0"] == 2
+    assert "seed-0.log" in said[-1]
+    assert "less than one batch" in (tmp_path / "seed-0.log").read_text()
+
+
+def test_ctrl_c_saves_and_calling_again_goes_on(tmp_path):
+    small = ["num_envs=8", "rollout=16", "ppo.epochs=1", "network.memory_size=8"]
+    command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "40000", "--seeds", "3",
+               "--jobs", "1", "--out", str(tmp_path), "--device", "cpu", "--set", *small]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    rows = tmp_path / "seed-3" / "metrics.jsonl"
+    end = time.monotonic() + 60
+    while not (rows.exists() and rows.read_text().count("\n") > 5):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    assert json.loads((tmp_path / "seed-3" / "run.json").read_text())["status"] == "interrupted"
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert [json.loads(line)["iteration"] for line in rows.read_text().splitlines()] == list(range(1, 314))
+
+
+def test_bad_calls(tmp_path):
+    with pytest.raises(ValueError, match="jobs"):
+        train_many({}, tmp_path, jobs=0)
+    for options, words in ((["--seeds", "1", "1"], "twice"), (["--seeds", "1", "--resume"], "leave out --resume")):
+        done = subprocess.run([sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--out", str(tmp_path / "x"), *options],
+                              capture_output=True, text=True)
+        assert done.returncode == 2
+        assert words in done.stderr
