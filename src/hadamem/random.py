@@ -46,7 +46,7 @@ def mix(counter: Tensor) -> Tensor:
 
 def stream(*keys: Tensor | int) -> Tensor:
     """One counter per key tuple, e.g. stream(seed, env, episode): distant starts for independent streams."""
-    word = mix(torch.as_tensor(keys[0], dtype=torch.int64))
+    word = mix(torch.as_tensor(keys[0], dtype=torch.int64) + _SECOND)      # a number far from 0, which mix() leaves as it is
     for key in keys[1:]:
         word = mix(word + key)
     return word

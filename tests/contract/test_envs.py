@@ -9,11 +9,10 @@ from hadamem import envs
 from hadamem.envs import trees
 
 NAMES = envs.list_envs()
-QUICK = {name: {} for name in NAMES}
 
 
 def make(name, num_envs=3, **options):
-    return envs.make(name, num_envs=num_envs, **{**QUICK[name], **options})
+    return envs.make(name, num_envs=num_envs, **options)
 
 
 def actions(env, steps, seed=0):
@@ -191,9 +190,11 @@ def test_resets_of_some_leave_the_others_alone(name):
     for action in plan[:5]:
         env.step(action)
         other.step(action)
-    before = env.started.clone()
+    before = env.get_state()
     env.reset(options={"reset_mask": torch.tensor([False, True, False])})
-    assert env.started.tolist() == [bool(before[0]), True, bool(before[2])]
+    for name_, value in env.get_state().items():      # the whole state, spare layouts included
+        assert torch.equal(value[::2], before[name_][::2]), name_
+    assert bool(env.started[1])
     for action in plan[5:]:
         a, b = env.step(action), other.step(action)
         assert_same(trees.apply(lambda x: x[::2], a[:4]), trees.apply(lambda x: x[::2], b[:4]))
@@ -226,6 +227,50 @@ def test_bad_calls_say_what_is_wrong(name):
         make(name, num_envs=0)
     with pytest.raises(ValueError, match="autoreset_mode"):
         make(name, autoreset_mode="sometimes")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_graph_of_the_actions_ends_at_the_env(name):
+    env = make(name)
+    if isinstance(env.single_action_space, Box):
+        action = actions(env, 1)[0].requires_grad_()
+        env.reset(seed=0)
+        obs, reward, *_ = env.step(action)
+        assert not any(x.requires_grad for x in (*flat(obs), reward, *env.get_state().values()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rewards_have_the_type_they_promise(name):
+    env = make(name)
+    plan = actions(env, 1)
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        env.reset(seed=0)
+        assert env.step(plan[0])[1].dtype == torch.float32
+    finally:
+        torch.set_default_dtype(default)
+
+
+def test_a_layout_is_for_the_envs_that_are_reset():
+    env = make("popgym/RepeatPreviousEasy")
+    env.reset(seed=0)
+    for action in actions(env, 5):
+        env.step(action)
+    before, deck = env.get_state(), env.ordered.repeat(3, 1)
+    env.reset(options={"reset_mask": torch.tensor([False, True, False]), "layout": {"deck": deck}})
+    assert torch.equal(env.deck[1], env.ordered)
+    for name, value in env.get_state().items():
+        assert torch.equal(value[::2], before[name][::2]), name
+    before = env.get_state()
+    with pytest.raises(ValueError, match="other cards"):
+        env.reset(options={"layout": {"deck": torch.full_like(deck, 3)}})
+    for name, value in env.get_state().items():
+        assert torch.equal(value, before[name]), f"{name} after a layout that was refused"
+    with pytest.raises(ValueError, match="layout must hold"):
+        env.reset(options={"layout": {}})
+    with pytest.raises(ValueError, match="reset_mask"):
+        env.reset(seed=1, options={"reset_mask": torch.tensor([False, True, False])})
 
 
 def test_unknown_names_get_a_hint():

@@ -1,13 +1,16 @@
 """Gymnasium envs as batched envs: the same episodes as stepping them by hand, wherever they run, and processes that always end."""
 
+import errno
 import functools
 import gc
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -15,11 +18,12 @@ import pytest
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers import vector as wrappers
 
 from hadamem import envs
 from hadamem.envs import trees
 
-from .toys import Actions, Fragile, Mixed, Unmakeable
+from .toys import Actions, Fragile, Mixed, OwnVector, Shapes, Unmakeable
 
 PLACES = [0, 2]      # workers
 
@@ -244,7 +248,7 @@ def test_vector_envs_of_every_mode_show_last_observations(kind, mode):
 
 
 def test_vector_envs_that_must_stay_next_step():
-    inner = gymnasium.wrappers.vector.NormalizeObservation(gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2))
+    inner = wrappers.NormalizeObservation(SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2))
     env = envs.adapt(inner)
     assert env.autoreset_mode is AutoresetMode.NEXT_STEP
     env.reset(seed=0)
@@ -258,6 +262,84 @@ def test_vector_envs_that_must_stay_next_step():
         envs.adapt(inner, autoreset_mode="same_step")
     with pytest.raises(TypeError, match="as it is"):
         envs.adapt(inner, workers=2)
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
+def test_statistics_around_vector_envs(kind, mode):
+    """Gymnasium's wrapper loses count when some envs are reset by mask, so that is not done; its counts arrive in `final_info`."""
+    make = functools.partial(gymnasium.make, "CartPole-v1")
+    env = envs.adapt(wrappers.RecordEpisodeStatistics(kind([make] * 3, autoreset_mode=mode)))
+    assert env.autoreset_mode is mode
+    env.reset(seed=0)
+    total, length, ends = np.zeros(3), np.zeros(3, int), 0
+    for t in range(60):
+        _, reward, terminated, _, info = env.step([t % 2, 0, 1])
+        counts = ~env.started.numpy() | terminated.numpy()
+        total, length = total + reward.numpy(), length + counts
+        for i in np.flatnonzero(terminated):
+            episode = info["final_info"][i]["episode"]
+            assert (episode["r"], episode["l"]) == (total[i], length[i])
+            total[i], length[i], ends = 0, 0, ends + 1
+    assert ends >= 10
+    assert all(info["final_info"][i] is None for i in range(3) if not terminated[i])
+    env.close()
+
+
+def test_last_infos_hold_nothing_of_the_reset():
+    env = envs.adapt(wrappers.RecordEpisodeStatistics(SyncVectorEnv([Mixed] * 2, autoreset_mode=AutoresetMode.SAME_STEP)))
+    env.reset(seed=0)
+    for _ in range(4):
+        info = env.step([1, 1])[4]
+    assert set(info["final_info"][0]) == {"action_mask", "is_success", "note", "odd", "episode"}
+    assert info["final_info"][0]["action_mask"].tolist() == [True, False, True]      # of t = 4, not of t = 0
+    assert info["final_info"][0]["episode"]["l"] == 4
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+@pytest.mark.parametrize(("wrapper", "allowed"), [
+    (lambda e: wrappers.ClipReward(wrappers.TransformAction(wrappers.FlattenObservation(e), lambda a: a), 0, 1), True),
+    (wrappers.RecordEpisodeStatistics, False), (wrappers.NormalizeReward, False), (gymnasium.vector.VectorWrapper, False),
+    (lambda e: wrappers.FlattenObservation(wrappers.RecordEpisodeStatistics(e)), False)])
+def test_wrappers_that_allow_resets_by_mask(wrapper, allowed, mode):
+    inner = wrapper(SyncVectorEnv([Mixed] * 2, autoreset_mode=mode))
+    assert envs.adapt(inner).autoreset_mode is (AutoresetMode.SAME_STEP if allowed else mode)
+    if not allowed:
+        with pytest.raises(ValueError, match="autoreset_mode must be"):
+            envs.adapt(inner, autoreset_mode="same_step")
+
+
+@pytest.mark.parametrize("tuples", [False, True])
+def test_vector_envs_store_as_workers_do(tuples):
+    single, vector = envs.adapt(Shapes, num_envs=2, workers=0, tuples=tuples), envs.adapt(SyncVectorEnv([lambda: Shapes(tuples)] * 2))
+    for _ in range(2):
+        results = [(env.reset(seed=0), *(env.step([[1, 2], [0, 3]]) for _ in range(3))) for env in (single, vector)]
+        for (a, *_, more), (b, *_, other) in zip(*results, strict=True):
+            for name, dtype in (("small", torch.int32), ("large", torch.int64), ("long", torch.float64)):
+                assert a[name].dtype == b[name].dtype == dtype
+                assert torch.equal(a[name], b[name])
+            assert more["action_mask"].shape == (2, 8)
+            assert torch.equal(more["action_mask"], other["action_mask"])
+            if "final_obs" in more:
+                assert torch.equal(more["final_obs"]["small"], other["final_obs"]["small"])
+
+
+def test_infos_of_other_vector_envs():
+    env = envs.adapt(OwnVector())
+    env.reset(seed=0)
+    end = env.step([0, 0, 0])[4]["final_info"][1]
+    assert end.pop("score") == 1
+    assert end == {"speed": 30.0, "name": "own", "pair": (1, 2), "nested": {"depth": 11, "kind": 7}}
+    with pytest.raises(TypeError, match="info as a dict of arrays, got list"):
+        envs.adapt(wrappers.DictInfoToList(SyncVectorEnv([Mixed] * 2))).reset(seed=0)
+
+
+def test_actions_that_require_grad():
+    for inner in ("Pendulum-v1", SyncVectorEnv([lambda: gymnasium.make("Pendulum-v1")])):
+        env = envs.adapt(inner)
+        env.reset(seed=0)
+        obs, reward, *_ = env.step(torch.zeros(1, 1, requires_grad=True))
+        assert (obs.requires_grad, reward.requires_grad) == (False, False)
 
 
 def test_our_own_vector_envs():
@@ -332,6 +414,13 @@ def test_errors_of_an_env_come_back(workers):
             env.reset()
     else:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        with pytest.raises(RuntimeError, match=r"interrupted.*reset\(\)"):      # the others may be a step ahead
+            env.step([0, 0, 0])
+        with pytest.raises(ValueError, match="without it"):
+            env.reset(options={"reset_mask": np.array([True, False, False])})
+        obs, _ = env.reset(seed=0)
+        assert obs["pair"][1][:, 0].tolist() == [0, 0, 0]
+        assert env.step([0, 0, 0])[0]["pair"][1][:, 0].tolist() == [1, 1, 1]
     env.close()
 
 
@@ -352,6 +441,39 @@ def test_envs_that_cannot_be_made(workers):
     if not workers:
         with pytest.raises(ValueError, match="same observation space"):
             envs.adapt(lambda: Mixed(picture=next(shapes)), num_envs=2, workers=0)
+
+
+def test_files_in_the_working_directory_stay_out_of_workers(tmp_path, monkeypatch):
+    for name in ("random", "tempfile", "socket"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('not what you want')")
+    monkeypatch.chdir(tmp_path)
+    env = envs.adapt("CartPole-v1", num_envs=2, workers=1)
+    assert env.reset(seed=0)[0].shape == (2, 4)
+    env.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate") or not os.path.isdir("/dev/shm"), reason="needs posix_fallocate and /dev/shm")
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_too_little_shared_memory(tmp_path, monkeypatch, everywhere):
+    asked = []
+
+    def reserve(file, start, size):
+        place = os.readlink(f"/proc/self/fd/{file}")
+        asked.append(place)
+        if everywhere or place.startswith("/dev/shm"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", reserve)
+    if everywhere:
+        with pytest.raises(OSError, match=r"share arrays of \d+ bytes.*--shm-size"):
+            envs.adapt(Mixed, num_envs=2, workers=1)
+    else:
+        env = envs.adapt(Mixed, num_envs=2, workers=1)
+        assert env.reset(seed=0, options={"start": 3})[0]["pair"][0].tolist() == [3, 3]
+        env.close()
+    assert [str(Path(place).parent) for place in asked] == ["/dev/shm", str(tmp_path)]
+    assert not any(os.path.exists(place) for place in asked)
 
 
 def test_processes_end_with_the_env():

@@ -277,6 +277,17 @@ def test_ships_are_placed_by_the_rules(episode):
     assert stats.chi2_contingency(table).pvalue > 1e-3
 
 
+def test_boards_of_one_long_ship_are_never_empty():
+    """A perfect player leaves little time to build the next board."""
+    n = 4000
+    env = envs.make("popgym/BattleshipEasy", num_envs=n, board_size=5, ship_sizes=[5], seed=0)
+    env.reset()
+    for _ in range(20):
+        cell = (env.board[:, :-1] & ~env.shot).int().argmax(1)
+        env.step(torch.stack((cell // 5, cell % 5), 1))
+        assert (env.board[:, :-1].sum(1) == 5).all()
+
+
 # --- bad input -----------------------------------------------------------------------------------------------------
 
 

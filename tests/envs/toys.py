@@ -64,6 +64,50 @@ class Actions(gymnasium.Env):
         return np.asarray(action, dtype=float), 0, False, False, {}
 
 
+class Shapes(gymnasium.Env):
+    """Types that torch has not, and a mask [2, 4] (or a tuple of two) in the observation; episodes of 2 steps."""
+
+    def __init__(self, tuples=False):
+        self.action_space = spaces.MultiDiscrete([4, 4])
+        part = spaces.MultiBinary(4)
+        self.observation_space = spaces.Dict({
+            "small": spaces.Box(0, 60000, (2,), np.uint16), "large": spaces.Box(0, 60000, (2,), np.uint64),
+            "long": spaces.Box(0, 60000, (2,), np.longdouble),
+            "action_mask": spaces.Tuple((part, part)) if tuples else spaces.MultiBinary((2, 4))})
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.obs(), {}
+
+    def step(self, action):
+        self.t += 1
+        return self.obs(), 0.0, self.t == 2, False, {}
+
+    def obs(self):
+        mask = (np.arange(8).reshape(2, 4) % (2 + self.t) == 0).astype(np.int8)
+        if isinstance(self.observation_space["action_mask"], spaces.Tuple):
+            mask = tuple(mask)
+        values = np.array([self.t, 50000 + self.t])
+        return {"small": values.astype(np.uint16), "large": values.astype(np.uint64), "long": values.astype(np.longdouble),
+                "action_mask": mask}
+
+
+class OwnVector(gymnasium.vector.VectorEnv):
+    """Three envs whose episodes last one step, with an info that is not made by Gymnasium: some of it belongs to all envs."""
+
+    num_envs = 3
+    single_observation_space = single_action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(3, np.int64), {"speed": 20.0}
+
+    def step(self, actions):
+        info = {"speed": 30.0, "name": "own", "pair": (1, 2), "score": np.arange(3), "absent": np.arange(3), "_absent": np.zeros(3, bool),
+                "nested": {"depth": [10, 11, 12], "kind": np.int64(7)}}
+        return np.ones(3, np.int64), np.zeros(3), np.ones(3, bool), np.zeros(3, bool), info
+
+
 class Fragile(Mixed):
     """Breaks in step number `when`: raises, or ends its process by `how`."""
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from hadamem import envs
 from hadamem.training.config import make_config
-from hadamem.training.evaluate import FIRST_SEED, Evaluation, evaluate, t_quantile, wilson
+from hadamem.training.evaluate import FIRST_ENV, Evaluation, begin, evaluate, t_quantile, wilson
 from hadamem.training.policy import Policy
 from hadamem.training.trainer import Trainer
 
@@ -88,9 +89,22 @@ def test_the_episodes_were_not_trained_on(monkeypatch, repeat):
     seeds = []
     batch = envs.make("popgym/RepeatPreviousEasy", 2)
     reset = batch.reset
-    monkeypatch.setattr(batch, "reset", lambda seed: seeds.append(seed) or reset(seed=seed))
+    monkeypatch.setattr(batch, "reset", lambda seed: seeds.append((seed, batch.first_env)) or reset(seed=seed))
     evaluate(repeat, batch, 2, seed=5)
-    assert seeds == [FIRST_SEED + 5]
+    assert seeds == [(repeat.seed, FIRST_ENV + (5 << 20))]
+    assert batch.first_env == 0
+
+
+@pytest.mark.parametrize("name", ["VisualMatch", "Wind"])
+def test_what_a_run_drew_once_stays(name):
+    """The colours' places and the tasks of the run that trained the policy; other episodes."""
+    trained = envs.make(name, 4, seed=6)
+    trained.reset()
+    judged = envs.make(name, 4)
+    begin(judged, SimpleNamespace(seed=6), seed=0)
+    once = judged.order if name == "VisualMatch" else judged.tasks
+    assert torch.equal(once, trained.order if name == "VisualMatch" else trained.tasks)
+    assert not torch.equal(judged.key, trained.key)
 
 
 def test_success_and_callables():

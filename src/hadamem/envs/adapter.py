@@ -66,7 +66,8 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
 
 
 class AdaptedEnv(BatchedEnv):
-    """Gymnasium envs as a batched env; made by `adapt`. Observations keep their types (images stay uint8), rewards are float32.
+    """Gymnasium envs as a batched env; made by `adapt`. Observations keep their types (images stay uint8; only
+    uint16 and larger become int32 or int64), rewards are float32.
 
     Actions count from 0 also where the env's own start elsewhere, and those of a Box are cut to it.
     `info`: `final_obs` and `_final_obs` as in `BatchedEnv`; `action_mask` [N, A] bool for the present observation, where the env gives one
@@ -88,6 +89,7 @@ class AdaptedEnv(BatchedEnv):
         self.episode_steps = backend.episode_steps
         self.render_mode = backend.render_mode
         self._masked = self._knows_success = False
+        self._torn = False      # some envs are a step ahead of others, or one failed midway
 
     @property
     def max_episode_steps(self) -> int | None:
@@ -110,10 +112,11 @@ class AdaptedEnv(BatchedEnv):
             mask = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
             if mask.dtype != bool or mask.shape != (self.num_envs,):
                 raise ValueError(f"reset_mask must be [{self.num_envs}] bool, got {list(mask.shape)} {mask.dtype}")
-            if self._fresh:
-                raise ValueError("reset_mask needs envs that were reset before; call reset() once without it")
-        self.backend.reset(self._chosen_seed(seed), options or None, mask)
-        self._fresh = False
+            if self._fresh or self._torn:
+                raise ValueError("reset_mask needs envs that were all reset before; call reset() once without it")
+        seed, self._torn = self._chosen_seed(seed), True
+        self.backend.reset(seed, options or None, mask)
+        self._fresh = self._torn = False
         self.started.copy_(torch.as_tensor(self.backend.started))
         self.elapsed.masked_fill_(self.started, 0)
         info: dict[str, Any] = {}
@@ -124,8 +127,12 @@ class AdaptedEnv(BatchedEnv):
         self._check_open()
         if self._fresh:
             raise RuntimeError("step() before reset(): call reset(seed=...) first")
-        backend = self.backend
-        ends = backend.step(self._checked_action(action).cpu().numpy())
+        if self._torn:
+            raise RuntimeError("the last step or reset was interrupted before all envs were through; call reset()")
+        backend, chosen = self.backend, self._checked_action(action).detach().cpu().numpy()
+        self._torn = True
+        ends = backend.step(chosen)
+        self._torn = False
         terminated, truncated, done = self._tensors((backend.terminated, backend.truncated, backend.terminated | backend.truncated))
         obs, info = self._tensors(backend.obs), dict[str, Any]()
         if self.autoreset_mode is AutoresetMode.SAME_STEP:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import subprocess
@@ -21,22 +22,25 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from . import adapter_workers, trees
-from .adapter_workers import UNKNOWN, EnvError, Group, check_same_spaces, choices, create, taken
+from .adapter_workers import STORED, UNKNOWN, EnvError, Group, check_same_spaces, choices, create, flat_mask, taken
 
 # Loads adapter_workers.py by its path: a worker imports nothing else of ours, nor the parent's main module.
+# "" on the path of `python -c` is the working directory: a random.py there must not pass for the standard library's.
 BOOT = """
 import sys
+sys.path[:] = filter(None, sys.path)
 from importlib import util
 from multiprocessing.connection import Connection
-_, path, connection, memory = sys.argv
+_, path, connection = sys.argv
 connection = Connection(int(connection))
 sys.path[:], sys.argv[:] = connection.recv()
 spec = util.spec_from_file_location("hadamem_env_worker", path)
 module = sys.modules[spec.name] = util.module_from_spec(spec)
 spec.loader.exec_module(module)
-module.main(connection, int(memory))
+module.main(connection)
 """
 FLAT = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+MAPS = gymnasium.vector.VectorObservationWrapper, gymnasium.vector.VectorActionWrapper, gymnasium.vector.VectorRewardWrapper
 PATIENCE = 5.0      # seconds that workers have to close their envs
 
 
@@ -153,24 +157,23 @@ class Workers(Backend):
             raise TypeError(f"env cannot be sent to worker processes ({error}); pass workers=0, or what cloudpickle takes") from error
         self.parts = [(int(part[0]), len(part)) for part in np.array_split(np.arange(num_envs), workers)]      # first env, how many
         self.pending: set[int] = set()         # workers that owe an answer
-        with tempfile.TemporaryFile(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as memory:
-            self.processes, self.connections = _start(workers, memory.fileno())
-            self._end = weakref.finalize(self, _stop, self.processes, self.connections, os.getpid())
-            try:
-                for connection, (first, count) in zip(self.connections, self.parts, strict=True):
-                    connection.send((sys.path, sys.argv))
-                    connection.send(("make", payload, count, first, mode.name.lower()))
-                self.pending = set(range(workers))
-                described = self._answers()
-                self._check_same(described)
-                self._described(described[0])
-                size = create(self.observation_space, self.action_space, num_envs)[1]
-                memory.truncate(size)
+        self.processes, self.connections = _start(workers)
+        self._end = weakref.finalize(self, _stop, self.processes, self.connections, os.getpid())
+        try:
+            for connection, (first, count) in zip(self.connections, self.parts, strict=True):
+                connection.send((sys.path, sys.argv))
+                connection.send(("make", payload, count, first, mode.name.lower()))
+            self.pending = set(range(workers))
+            described = self._answers()
+            self._check_same(described)
+            self._described(described[0])
+            size = create(self.observation_space, self.action_space, num_envs)[1]
+            with _memory(size) as memory:      # its name is gone once all have it
                 self._attach(create(self.observation_space, self.action_space, num_envs, mmap.mmap(memory.fileno(), size))[0])
-                self._ask("attach", num_envs, size)
-            except BaseException:
-                self.close()
-                raise
+                self._ask("attach", num_envs, size, memory.name)
+        except BaseException:
+            self.close()
+            raise
 
     limit = Backend._set_limit
 
@@ -179,8 +182,6 @@ class Workers(Backend):
         self._ask("reset", _seeds(seed, self.num_envs), options, None if mask is None else mask.tolist())
 
     def step(self, action: np.ndarray) -> dict[int, dict[str, Any]]:
-        if self.pending:
-            raise RuntimeError("the last step was interrupted before all envs had answered; call reset()")
         self.arrays["action"][:] = action
         ends: dict[int, dict[str, Any]] = {}
         for part in self._ask("step"):
@@ -239,7 +240,29 @@ class Workers(Backend):
             check_same_spaces(first, other["observation_space"], other["action_space"], 0, one["observation_space"], one["action_space"])
 
 
-def _start(workers: int, memory: int) -> tuple[list[subprocess.Popen[bytes]], list[Connection]]:
+def _memory(size: int) -> Any:
+    """A file of `size` bytes to share, in memory if there is room. Its space is taken at once: /dev/shm can be small, and to find it full
+    in the middle of a step would kill the processes.
+    """
+    for folder in ("/dev/shm", tempfile.gettempdir()):
+        try:
+            memory = tempfile.NamedTemporaryFile(dir=folder)  # noqa: SIM115  # the caller closes it
+        except OSError:      # no such folder, or not for us
+            continue
+        try:
+            memory.truncate(size)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(memory.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):      # some file systems reserve nothing
+                memory.close()
+                continue
+        return memory
+    raise OSError(errno.ENOSPC, f"worker processes share arrays of {size} bytes, and neither /dev/shm nor {tempfile.gettempdir()} has that "
+                                "room: give them more (docker run --shm-size=...), or pass workers=0 or a smaller num_envs")
+
+
+def _start(workers: int) -> tuple[list[subprocess.Popen[bytes]], list[Connection]]:
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
     processes: list[subprocess.Popen[bytes]] = []
     connections: list[Connection] = []
@@ -249,8 +272,8 @@ def _start(workers: int, memory: int) -> tuple[list[subprocess.Popen[bytes]], li
             connections.append(ours)
             with theirs:
                 processes.append(subprocess.Popen(
-                    [sys.executable, "-c", BOOT, str(Path(adapter_workers.__file__)), str(theirs.fileno()), str(memory)],
-                    stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), memory), env=environment))
+                    [sys.executable, "-c", BOOT, str(Path(adapter_workers.__file__)), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=environment))
     except BaseException:
         _stop(processes, connections, os.getpid())
         raise
@@ -280,7 +303,7 @@ class Vector(Backend):
     """A Gymnasium vector env. What it does by itself at the end of an episode decides what can be offered.
 
     "same_step" is taken as it is. "disabled" ones are reset by mask, and so are Gymnasium's own that would wait for the next step.
-    Other "next_step" envs stay so, without last observations.
+    Other "next_step" envs stay so, without last observations, and so do all below a wrapper that may not bear it.
     """
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any], mode: AutoresetMode | None):
@@ -291,7 +314,7 @@ class Vector(Backend):
         self.episode_steps = None if env.spec is None else env.spec.max_episode_steps
         own = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
         self.own = own if isinstance(own, AutoresetMode) else AutoresetMode(own)
-        can_reset = self.own is AutoresetMode.DISABLED or (self.own is AutoresetMode.NEXT_STEP and _takes_reset_mask(env))
+        can_reset = _takes_reset_mask(env, self.own)
         possible = {self.own, AutoresetMode.SAME_STEP} if can_reset else {self.own}
         self.mode = mode or (AutoresetMode.SAME_STEP if can_reset else self.own)
         if self.mode not in possible:
@@ -302,6 +325,7 @@ class Vector(Backend):
         self.elapsed, self.ended, self.steps = np.zeros(n, int), np.zeros(n, bool), 0
         self.has_mask, self.action_mask = np.zeros(n, bool), np.zeros((n, choices(self.action_space)), bool)
         self.started, self.success = np.ones(n, bool), np.full(n, UNKNOWN)
+        self.of_reset: set[str] = set()      # names in the infos of resets
 
     def limit(self, steps: int | None) -> None:
         if steps is not None and not self.resets and self.own is not AutoresetMode.DISABLED:
@@ -311,7 +335,9 @@ class Vector(Backend):
 
     def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
         more = {} if mask is None else {"reset_mask": mask.copy()}
-        self.obs, info = self.env.reset(seed=seed, options={**(options or {}), **more} or None)  # type: ignore[arg-type]  # most take lists
+        obs, info = self.env.reset(seed=seed, options={**(options or {}), **more} or None)  # type: ignore[arg-type]  # most take lists
+        self.obs = trees.apply(_stored, obs)
+        self.of_reset.update(_checked_info(info))
         which = np.ones(self.num_envs, bool) if mask is None else mask
         self.started = self.started | which
         self.elapsed[which], self.ended = 0, self.ended & ~which
@@ -324,21 +350,19 @@ class Vector(Backend):
         self.elapsed = np.where(resetting, 0, self.elapsed + 1)
         if self.steps:
             truncated = truncated | (self.elapsed >= self.steps)
-        self.truncated, self.obs = truncated, obs
+        self.truncated, self.obs = truncated, trees.apply(_stored, obs)
         over = self.terminated | truncated
         self.started, self.ended = resetting.copy(), over
-        self._take_mask(info, np.ones(self.num_envs, bool))
-        last = info
+        self._take_mask(_checked_info(info), np.ones(self.num_envs, bool))
+        ends = {int(i): self._end_of(info, int(i)) for i in np.flatnonzero(over)}
         if over.any() and self.own is AutoresetMode.SAME_STEP:
-            last, self.started = info.get("final_info", {}), over.copy()
-            self.final = _filled(obs, info.get("final_obs"), over)
+            self.started, self.final = over.copy(), _filled(self.obs, info.get("final_obs"), over)
         elif over.any() and self.resets:
-            self.final, self.started = trees.apply(lambda x: _array(x).copy(), obs), over.copy()
-            self.obs, first = self.env.reset(options={"reset_mask": over.copy()})
-            self.ended = np.zeros(self.num_envs, bool)
+            self.final, self.started = trees.apply(lambda x: _array(x).copy(), self.obs), over.copy()
+            obs, first = self.env.reset(options={"reset_mask": over.copy()})
+            self.obs, self.ended = trees.apply(_stored, obs), np.zeros(self.num_envs, bool)
             self._take_mask(first, over)
         self.elapsed[self.started] = 0
-        ends = {int(i): _info_of(last, i) for i in np.flatnonzero(over)}
         self.success = np.full(self.num_envs, UNKNOWN)
         for i, end in ends.items():
             success = end.get("success", end.get("is_success"))
@@ -353,27 +377,47 @@ class Vector(Backend):
         self.closed = True
         self.env.close()
 
+    def _end_of(self, info: dict[str, Any], i: int) -> dict[str, Any]:
+        """The last info of the episode of env i that ended in this step."""
+        out = _info_of(info, i, self.num_envs)
+        if self.own is not AutoresetMode.SAME_STEP:
+            return out
+        last = out.pop("final_info", None) or {}      # beside it: what the reset told, and what wrappers add, such as `episode`
+        added = {name: value for name, value in out.items() if f"_{name}" in info and name != "final_obs" and name not in self.of_reset}
+        return {**added, **last}
+
     def _take_mask(self, info: dict[str, Any], which: np.ndarray) -> None:
+        n, size = self.action_mask.shape
+        if not size:
+            return
         if isinstance(self.observation_space, spaces.Dict) and "action_mask" in self.observation_space.spaces:
-            self.action_mask, self.has_mask = _array(self.obs["action_mask"]) != 0, np.ones(self.num_envs, bool)
-        elif self.action_mask.shape[1]:
-            given = _array(info.get("_action_mask", np.full(self.num_envs, "action_mask" in info))) & which
-            self.has_mask = np.where(which, given, self.has_mask)
-            for i in np.flatnonzero(given):
-                mask = info["action_mask"][i]
-                self.action_mask[i] = np.concatenate([np.ravel(m) for m in mask]) if isinstance(mask, (tuple, list)) else np.ravel(mask)
+            given, masks = np.ones(n, bool), trees.apply(_array, self.obs["action_mask"])
+            rows = zip(*masks, strict=True) if isinstance(masks, tuple) else masks
+        else:
+            given = _array(info.get("_action_mask", np.full(n, "action_mask" in info))) & which
+            rows = info.get("action_mask", ())
+        self.has_mask = np.where(which, given, self.has_mask)
+        for i, mask in enumerate(rows):
+            if given[i]:
+                self.action_mask[i] = flat_mask(mask, size)
 
 
-def _takes_reset_mask(env: gymnasium.vector.VectorEnv[Any, Any, Any]) -> bool:
-    """Whether reset(options={"reset_mask": ...}) surely works in next-step mode: for Gymnasium's own vector envs and wrappers, and ours."""
+def _takes_reset_mask(env: gymnasium.vector.VectorEnv[Any, Any, Any], mode: AutoresetMode) -> bool:
+    """Whether reset(options={"reset_mask": ...}) surely works: in next-step mode for Gymnasium's own vector envs, and ours.
+
+    Of wrappers only those that map observations, actions or rewards one by one may be around: others may keep count of episodes, and
+    Gymnasium's vector envs take the mask out of the options before such a wrapper sees it.
+    """
     from .gymnasium import TaskVectorEnv
 
+    plain = gymnasium.vector.VectorWrapper.reset, gymnasium.vector.VectorObservationWrapper.reset
     inner = env
     while isinstance(inner, gymnasium.vector.VectorWrapper):
-        if isinstance(inner, gymnasium.wrappers.vector.NormalizeObservation):
+        if not isinstance(inner, MAPS) or type(inner).reset not in plain:
             return False
         inner = inner.env
-    return isinstance(inner, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv, TaskVectorEnv))
+    ours = isinstance(inner, (gymnasium.vector.SyncVectorEnv, gymnasium.vector.AsyncVectorEnv, TaskVectorEnv))
+    return mode is AutoresetMode.DISABLED or (mode is AutoresetMode.NEXT_STEP and ours)
 
 
 def _check_spaces(observations: gymnasium.Space[Any], actions: gymnasium.Space[Any]) -> None:
@@ -395,13 +439,26 @@ def _array(x: Any) -> np.ndarray:
     return np.asarray(x.cpu() if hasattr(x, "cpu") else x)
 
 
+def _stored(x: Any) -> Any:
+    """As workers would store it: of a type that torch knows well."""
+    dtype = STORED.get(str(getattr(x, "dtype", "")).removeprefix("torch."))
+    return x if dtype is None else _array(x).astype(dtype)
+
+
+def _checked_info(info: Any) -> dict[str, Any]:
+    if not isinstance(info, dict):
+        raise TypeError(f"the vector env must give its info as a dict of arrays, got {type(info).__name__}; leave out the wrapper that "
+                        "changes it (DictInfoToList?)")
+    return info
+
+
 def _filled(obs: Any, final: Any, over: np.ndarray) -> Any:
     """`obs` with the rows of `final` (Gymnasium's: an array of objects, one for each env) where `over`."""
     out = trees.apply(lambda x: _array(x).copy(), obs)
     if final is None:
         return out
     if not (isinstance(final, np.ndarray) and final.dtype == object):      # a vector env of its own that gives a whole batch
-        return trees.apply(lambda x: _array(x), final)
+        return trees.apply(lambda x: _array(_stored(x)), final)
 
     def put(target: Any, value: Any, i: int) -> None:
         if isinstance(target, dict):
@@ -418,12 +475,12 @@ def _filled(obs: Any, final: Any, over: np.ndarray) -> Any:
     return out
 
 
-def _info_of(info: dict[str, Any], i: int) -> dict[str, Any]:
-    """What a vector env's info says of env i."""
-    out: dict[str, Any] = {}
-    for name, value in info.items():
-        has = info.get(f"_{name}")
-        if name.startswith("_") or (has is not None and not has[i]):
-            continue
-        out[name] = _info_of(value, i) if isinstance(value, dict) else value[i]
-    return out
+def _info_of(info: dict[str, Any], i: int, num_envs: int) -> dict[str, Any]:
+    """What a vector env's info says of env i. Values that are not one for each env belong to all."""
+    def part(value: Any) -> Any:
+        if isinstance(value, dict):
+            return _info_of(value, i, num_envs)
+        batched = isinstance(value, (list, tuple)) or bool(getattr(value, "shape", False))
+        return value[i] if batched and len(value) == num_envs else value
+
+    return {name: part(value) for name, value in info.items() if not name.startswith("_") and np.all(part(info.get(f"_{name}", True)))}

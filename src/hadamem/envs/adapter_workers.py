@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import pickle
 import signal
 import traceback
@@ -132,10 +131,7 @@ class Group:
         mask: Any = obs["action_mask"] if self.mask_in_obs else info.get("action_mask")
         self.arrays["has_mask"][i] = mask is not None and self.arrays["action_mask"].shape[1] > 0
         if self.arrays["has_mask"][i]:
-            flat = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, (tuple, list)) else np.ravel(mask)
-            if flat.shape != self.arrays["action_mask"].shape[1:]:
-                raise ValueError(f"action_mask must have {self.arrays['action_mask'].shape[1]} entries, got {len(flat)}")
-            self.arrays["action_mask"][i] = flat != 0
+            self.arrays["action_mask"][i] = flat_mask(mask, self.arrays["action_mask"].shape[1])
 
 
 # --- arrays --------------------------------------------------------------------------------------------------------
@@ -184,6 +180,14 @@ def choices(space: Space[Any]) -> int:
     return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
 
 
+def flat_mask(mask: Any, size: int) -> np.ndarray:
+    """One env's action mask as [size] bool; tuples and lists hold the parts of a MultiDiscrete action."""
+    flat = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, (tuple, list)) else np.ravel(mask)
+    if len(flat) != size:
+        raise ValueError(f"action_mask must have {size} entries, got {len(flat)}")
+    return flat != 0
+
+
 def taken(space: Space[Any], action: np.ndarray) -> Any:
     """The action as the env wants it: counted from its start, or cut to its box."""
     if isinstance(space, spaces.Discrete):
@@ -213,7 +217,7 @@ def failures(i: int, what: str) -> Any:
 # --- the worker process --------------------------------------------------------------------------------------------
 
 
-def main(connection: Any, memory: int) -> None:
+def main(connection: Any) -> None:
     """Serve commands until the connection ends, which it does at the latest with the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)      # Ctrl-C is the parent's to handle
     group: Group | None = None
@@ -231,9 +235,9 @@ def main(connection: Any, memory: int) -> None:
                     group = Group([make] * count, first, mode)
                     reply = group.describe()
                 elif command == "attach" and group is not None:
-                    inner = group.envs[0]
-                    group.attach(create(inner.observation_space, inner.action_space, args[0], mmap.mmap(memory, args[1]))[0])
-                    os.close(memory)
+                    (num_envs, size, path), inner = args, group.envs[0]
+                    with open(path, "r+b") as file:
+                        group.attach(create(inner.observation_space, inner.action_space, num_envs, mmap.mmap(file.fileno(), size))[0])
                 elif group is not None:
                     reply = getattr(group, command)(*args)
                 _send(connection, reply)

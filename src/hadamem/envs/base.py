@@ -7,7 +7,6 @@ captured in a CUDA graph. On a CPU it may look at the numbers and skip work.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
@@ -24,6 +23,7 @@ from . import trees
 
 EPISODE = 1 << 24     # counters that each episode of an env may use
 SLOTS = 64            # and each step of it
+LONGEST = EPISODE // SLOTS - 1     # so many steps may an episode have
 
 
 class BatchedEnv:
@@ -44,6 +44,7 @@ class BatchedEnv:
     single_action_space: gymnasium.Space[Any]
     episode_steps: int | None = None       # the longest an episode can be by the task's own rules; None: no limit
     restorable: bool = True                # set_state can bring back what get_state gave
+    reward_dtype: torch.dtype = torch.float32
     fixed_length: bool = False             # every episode has exactly `episode_steps` steps
     truncates: bool = True                 # the task's own rules may cut an episode short (a time limit always can)
     layout: tuple[str, ...] = ()           # names that reset(options={"layout": {...}}) takes
@@ -136,14 +137,19 @@ class BatchedEnv:
         mask, layout = options.pop("reset_mask", None), options.pop("layout", None)
         if options:
             raise ValueError(f"unknown reset options {sorted(options)}; known are reset_mask and layout")
+        if mask is not None and seed is not None:
+            raise ValueError("a seed decides about all envs, so it does not go with reset_mask; reset all of them, or leave out the seed")
         if mask is not None:
             mask = torch.as_tensor(mask, device=self.device)
             if mask.dtype != torch.bool or mask.shape != (self.num_envs,):
                 raise ValueError(f"reset_mask must be [{self.num_envs}] bool, got {list(mask.shape)} {mask.dtype}")
             if self._fresh:
                 raise ValueError("reset_mask needs envs that were reset before; call reset() once without it")
+        if layout is not None and (not layout or set(layout) - set(self.layout)):
+            raise ValueError(f"layout must hold some of {list(self.layout)} for {type(self).__name__}, got {sorted(layout)}")
+        before = None if layout is None else (self.get_state(), self._fresh)
         if seed is not None or self._fresh:
-            self._reseed(seed, mask)
+            self._reseed(seed)
         else:
             self.key.add_(EPISODE if mask is None else mask * EPISODE)
         self._fresh = False
@@ -152,11 +158,8 @@ class BatchedEnv:
         assign(self.ended, mask, False)
         self._begin(mask)
         self.resetting = False
-        if layout is not None:
-            unknown = sorted(set(layout) - set(self.layout))
-            if unknown or not self.layout:
-                raise ValueError(f"unknown layout names {unknown or sorted(layout)}; {type(self).__name__} takes {list(self.layout)}")
-            self.inject(layout)
+        if before is not None:
+            self._inject(layout or {}, mask, *before)
         return self.observe(), {}
 
     def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
@@ -167,6 +170,7 @@ class BatchedEnv:
         resets = self.ended.clone() if self.autoreset_mode is AutoresetMode.NEXT_STEP else None
         self.elapsed.add_(1)
         reward, terminated, truncated = self.advance(action)
+        reward = reward.to(self.reward_dtype)
         if self.max_episode_steps is not None:
             truncated = truncated | (self.elapsed >= self.max_episode_steps)
         info: dict[str, Any] = {}
@@ -264,11 +268,25 @@ class BatchedEnv:
         self.key.add_(mask, alpha=EPISODE)
         self._begin(mask)
 
+    def _inject(self, layout: dict[str, Any], mask: Tensor | None, before: dict[str, Tensor], fresh: bool) -> None:
+        """`inject` for the envs in `mask` alone; if it refuses, everything is as it was `before` the reset."""
+        drawn = self.get_state()
+        try:
+            self.inject(layout)
+        except Exception:
+            self.set_state(before)
+            self._fresh = fresh
+            raise
+        if mask is not None:
+            for name, value in drawn.items():
+                if value.ndim and value.shape[0] == self.num_envs:
+                    assign(getattr(self, name), ~mask, value)
+
     def _begin(self, mask: Tensor | None) -> None:
         assign(self.elapsed, mask, 0)
         self.start(mask)
 
-    def _reseed(self, seed: int | Sequence[int] | None, mask: Tensor | None) -> None:
+    def _reseed(self, seed: int | Sequence[int] | None) -> None:
         if seed is None:
             seed = self._seed if self._seed is not None else int(torch.randint(1 << 31, ()))
         if isinstance(seed, (int, np.integer)):
@@ -280,16 +298,15 @@ class BatchedEnv:
             seeds = torch.tensor([_checked_seed(s) for s in seed], dtype=torch.int64)
             envs = torch.zeros(self.num_envs, dtype=torch.int64)
             self._seed = int(seeds[0])
-        keys = random.stream(seeds, envs).to(self.device)
-        self.key.copy_(keys if mask is None else torch.where(mask, keys, self.key))
-        if mask is None:
-            self.seeds, self.indices = seeds.expand(self.num_envs), envs
-            self.prepare(self._seed)
+        self.key.copy_(random.stream(seeds, envs))
+        self.seeds, self.indices = seeds.expand(self.num_envs), envs
+        self.prepare(self._seed)
 
     def _checked_action(self, action: Any) -> Any:
         space = self.single_action_space
         if not isinstance(action, Tensor):
             action = torch.as_tensor(np.asarray(action))
+        action = action.detach()             # the state must not carry a graph
         shape = (self.num_envs, *(space.shape or ()))
         if action.shape != shape:
             raise ValueError(f"action must have the shape {list(shape)}, got {list(action.shape)}")
@@ -322,6 +339,13 @@ def positive(name: str, value: Any) -> int:
     return int(value)
 
 
+def check_length(name: str, steps: int) -> int:
+    """A number of steps that an episode can have."""
+    if positive(name, steps) > LONGEST:
+        raise ValueError(f"{name} must be at most {LONGEST}, got {steps}")
+    return int(steps)
+
+
 def assign(target: Tensor, mask: Tensor | None, value: Any) -> None:
     """target[mask] = value in place, without waiting for a GPU; mask [N] or None for all; value a number or a tensor like target."""
     if isinstance(value, Tensor):
@@ -352,4 +376,4 @@ def _mode(mode: str | AutoresetMode) -> AutoresetMode:
     key = {"nextstep": "next_step", "samestep": "same_step"}.get(key, key)
     if key not in known:
         raise ValueError(f"unknown autoreset_mode {mode!r}; choose from {', '.join(known)}")
-    return copy.copy(known[key])
+    return known[key]

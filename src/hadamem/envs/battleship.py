@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +22,8 @@ class Battleship(BatchedEnv):
     observation 0 and -1 / (other cells). Terminates when every ship is sunk, is truncated after as many shots as the board has cells.
 
     Ships are placed one after the other, each uniformly among the places (cell, direction) that are free. The next episode's board is
-    built while this one is played: each step tries 8 places for the next ship, and an episode takes at least 12 shots. (That this is too
-    few has a probability below 1e-15; such a board lacks ships.)
+    built while this one is played, some tries a step: an episode takes at least as many shots as ships have cells. (That all tries of an
+    episode are too few has a probability below 1e-12; such a board lacks ships.)
     """
 
     layout = ("board",)
@@ -41,7 +42,9 @@ class Battleship(BatchedEnv):
         self.single_action_space = MultiDiscrete([size, size])
         self.cells = self.episode_steps = size * size
         self.needed = sum(self.ship_sizes)
-        self.places = _places(size, self.ship_sizes).to(self.device)                       # [ships + 1, 4 cells, longest]
+        places, numbers = _places(size, self.ship_sizes)
+        self.places, self.numbers = places.to(self.device), numbers.to(self.device)        # [ships + 1, most, longest], [ships + 1]
+        self.builds = _builds(size, self.ship_sizes)                                       # calls of _build that a board may need
         self.board = self.zeros("board", self.cells + 1, dtype=torch.bool)                 # the last column is off the board
         self.spare = self.zeros("spare", self.cells + 1, dtype=torch.bool)                 # the next episode's, being built
         self.placed = self.zeros("placed")                                                 # ships on it
@@ -70,7 +73,7 @@ class Battleship(BatchedEnv):
         reward = torch.where(hit, 1 / self.needed, -1 / (self.cells - self.needed))
         if self._worth_it(self.placed < len(self.ship_sizes)):
             steps = min(self.needed, self.max_episode_steps or self.needed)
-            for _ in range(-(-3 * len(self.ship_sizes) // steps)):
+            for _ in range(-(-self.builds // steps)):
                 self._build(self.key + EPISODE, None)
         return reward, self.hits == self.needed, self.elapsed >= self.cells
 
@@ -79,8 +82,9 @@ class Battleship(BatchedEnv):
 
     def inject(self, layout: dict[str, Any]) -> None:
         board = torch.as_tensor(layout["board"], device=self.device)
-        if board.shape != (self.num_envs, self.board_size, self.board_size):
-            raise ValueError(f"layout['board'] must be [{self.num_envs}, {self.board_size}, {self.board_size}], got {list(board.shape)}")
+        shape = (self.num_envs, self.board_size, self.board_size)
+        if board.shape != shape or bool(((board != 0).sum((1, 2)) != self.needed).any()):
+            raise ValueError(f"layout['board'] must be {list(shape)} with {self.needed} cells of ships each, got {list(board.shape)}")
         self.board[:, :-1] = board.reshape(self.num_envs, -1) != 0
 
     def _clear(self, mask: Tensor | None) -> None:
@@ -90,7 +94,7 @@ class Battleship(BatchedEnv):
     def _build(self, key: Tensor, mask: Tensor | None) -> None:
         """Try TRIES more places for the next ship of the spare board and put it on the first that is free."""
         tries = self.tried[:, None] + self.count(TRIES)
-        number = random.integers(key[:, None] + self.placed[:, None] * (1 << 16) + tries, 4 * self.cells)       # [N, TRIES]
+        number = random.integers(key[:, None] + self.placed[:, None] * (1 << 16) + tries, self.numbers[self.placed][:, None])   # [N, TRIES]
         cells = self.places[self.placed[:, None], number]                                                       # [N, TRIES, longest]
         taken = self.spare.gather(1, cells.flatten(1)).view(cells.shape).any(2)
         free = ~taken & (cells[:, :, 0] < self.cells)
@@ -102,21 +106,38 @@ class Battleship(BatchedEnv):
         self.spare.scatter_(1, torch.where(found, chosen, self.cells), True)
         self.spare[:, -1] = False
         self.placed.add_(found[:, 0])
-        self.tried.copy_(torch.where(found[:, 0], 0, self.tried + TRIES))
+        assign(self.tried, mask, torch.where(found[:, 0], 0, self.tried + TRIES))
 
 
-def _places(size: int, ships: Sequence[int]) -> Tensor:
-    """The cells of every ship at every place [ships + 1, 4 size², longest]: place 4 cell + direction; off the board where it does not fit.
+def _places(size: int, ships: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The cells of every ship at every place where it is on the board [ships + 1, most places, longest], and the number of such places.
 
-    The row after the last ship fits nowhere.
+    A place is a first cell and a direction. Rows are filled up with a cell off the board; the row after the last ship is all of those.
     """
     off = size * size
     row, col = torch.arange(off) // size, torch.arange(off) % size
-    out = torch.full((len(ships) + 1, off, 4, max(ships)), off)
-    for s, length in enumerate(ships):
-        for d, (down, right) in enumerate(((1, 0), (-1, 0), (0, 1), (0, -1))):
-            i = torch.arange(length)
+    found = []
+    for length in ships:
+        i = torch.arange(length)
+        cells = []
+        for down, right in ((1, 0), (-1, 0), (0, 1), (0, -1)):
             r, c = row[:, None] + down * i, col[:, None] + right * i                   # [cells, length]
-            fits = ((r >= 0) & (r < size) & (c >= 0) & (c < size)).all(1, keepdim=True)
-            out[s, :, d, :length] = torch.where(fits, r * size + c, off)
-    return out.flatten(1, 2)
+            fits = ((r >= 0) & (r < size) & (c >= 0) & (c < size)).all(1)
+            cells.append((r * size + c)[fits])
+        found.append(torch.cat(cells))
+    out = torch.full((len(ships) + 1, max(len(f) for f in found), max(ships)), off)
+    for s, f in enumerate(found):
+        out[s, :len(f), :f.shape[1]] = f
+    return out, torch.tensor([len(f) for f in found] + [1])
+
+
+def _builds(size: int, ships: Sequence[int]) -> int:
+    """Calls of `_build` after which a board lacks a ship with a probability below 1e-12, however the ships before it lie."""
+    calls = 0
+    for i, length in enumerate(ships):
+        before, all_places = sum(ships[:i]), 4 * size * (size - length + 1)
+        blocked = 4 * length * before                                                 # at most: each cell is part of 4 length places
+        free = max(all_places - blocked, 2 * (size * (size // length) - before)) / all_places
+        tries = 1 if free >= 1 else math.ceil(math.log(1e-12 / len(ships)) / math.log1p(-free))
+        calls += -(-tries // TRIES)
+    return calls

@@ -41,6 +41,14 @@ def swap(deck: Tensor, place: Tensor, counter: Tensor, fixed: Tensor | None = No
     return card
 
 
+def checked_deck(name: str, given: Tensor, deck: Tensor) -> Tensor:
+    """A deck of a layout [N, cards], if every env has the cards it should have."""
+    if given.shape != deck.shape or not torch.equal(given.sort(1).values.to(deck.dtype), deck.sort(1).values):
+        raise ValueError(f"layout[{name!r}] must be {list(deck.shape)}, an order of the deck's cards for each env; got {list(given.shape)}"
+                         + ("" if given.shape != deck.shape else " with other cards"))
+    return given
+
+
 class CardEnv(BatchedEnv):
     """A task that deals one card of a shuffled deck after the other. `deck[:, :dealt]` are those on the table, as classes of `kind`."""
 
@@ -74,8 +82,6 @@ class CardEnv(BatchedEnv):
 
     def inject(self, layout: dict[str, Any]) -> None:
         deck = torch.as_tensor(layout["deck"], device=self.device)
-        if deck.shape != self.deck.shape:
-            raise ValueError(f"layout['deck'] must be {list(self.deck.shape)}, in the order of dealing, got {list(deck.shape)}")
-        self.deck.copy_(deck)
+        self.deck.copy_(checked_deck("deck", deck, self.deck))
         self.stacked.fill_(True)
         self.card.copy_(self.deck[:, 0])

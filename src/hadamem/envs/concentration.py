@@ -11,7 +11,7 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
 from .base import EPISODE, BatchedEnv, assign, positive
-from .cards import CARDS, CLASSES, classes, swap
+from .cards import CARDS, CLASSES, checked_deck, classes, swap
 
 LEVELS = {"Easy": dict(num_decks=1, kind="colors"), "Medium": dict(num_decks=2, kind="colors"), "Hard": dict(num_decks=1, kind="ranks")}
 
@@ -44,6 +44,7 @@ class Concentration(BatchedEnv):
         self.shown = self.zeros("shown", 2)                                            # places turned now; n: none
         self.first = self.zeros("first")                                               # place of a card that waits for its partner; n: none
         self.found = self.zeros("found")                                               # cards that are up
+        self.swapped = self.zeros("swapped")                                           # swaps of the spare deck that are done
 
     def start(self, mask: Tensor | None) -> None:
         if self.resetting:                      # called before the spare deck was ready
@@ -56,6 +57,7 @@ class Concentration(BatchedEnv):
         assign(self.shown, mask, self.num_cards)
         assign(self.first, mask, self.num_cards)
         assign(self.found, mask, 0)
+        assign(self.swapped, mask, 0)
 
     def advance(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         n, length = self.num_cards, self.episode_steps or 0
@@ -70,8 +72,9 @@ class Concentration(BatchedEnv):
         self.found.add_(2 * pair)
         self.first.copy_(torch.where(second | wasted, n, action))
         steps = n if self.max_episode_steps is None else min(self.max_episode_steps, n)
-        for i in range(swaps := -(-(n - 1) // steps)):
-            self._shuffle((self.elapsed - 1) * swaps + i, self.key + EPISODE)
+        for _ in range(-(-(n - 1) // steps)):
+            self._shuffle(self.swapped, self.key + EPISODE)
+            self.swapped.add_(1)
         return reward, self.found == n, self.elapsed >= length
 
     def observe(self) -> Tensor:
@@ -80,9 +83,7 @@ class Concentration(BatchedEnv):
 
     def inject(self, layout: dict[str, Any]) -> None:
         deck = torch.as_tensor(layout["deck"], device=self.device)
-        if deck.shape != self.deck.shape:
-            raise ValueError(f"layout['deck'] must be {list(self.deck.shape)}: the class at each place; got {list(deck.shape)}")
-        self.deck.copy_(deck)
+        self.deck.copy_(checked_deck("deck", deck, self.deck))
 
     def _shuffle(self, place: Tensor, key: Tensor, fixed: Tensor | None = None) -> None:
         """Swap number `place` [N] of the spare deck that is for the episode with `key`."""

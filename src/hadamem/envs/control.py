@@ -11,7 +11,7 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from .. import random
-from .base import BatchedEnv, assign, positive
+from .base import BatchedEnv, assign, check_length
 
 NOISE_SLOT = 32     # slots before it are for the start
 
@@ -29,7 +29,7 @@ class ControlEnv(BatchedEnv):
         super().__init__(num_envs, **options)
         if not noise >= 0:
             raise ValueError(f"noise must be at least 0, got {noise}")
-        self.steps = self.episode_steps = positive("steps", steps)
+        self.steps = self.episode_steps = check_length("steps", steps)
         self.noise = float(noise)
         self.single_observation_space = Box(-np.array(high, np.float32), np.array(high, np.float32), dtype=np.float32)
         self.high = torch.tensor(high, dtype=torch.float32, device=self.device)

@@ -10,7 +10,7 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
 from .base import assign
-from .cards import CLASSES, CardEnv, swap
+from .cards import CLASSES, CardEnv, checked_deck, swap
 
 LEVELS = {"Easy": dict(num_decks=1, kind="colors"), "Medium": dict(num_decks=2, kind="suits"), "Hard": dict(num_decks=4, kind="ranks")}
 
@@ -57,9 +57,7 @@ class CountRecall(CardEnv):
             raise ValueError(f"layout must hold both 'deck' and 'queries', got {sorted(layout)}")
         super().inject(layout)
         queries = torch.as_tensor(layout["queries"], device=self.device)
-        if queries.shape != self.queries.shape:
-            raise ValueError(f"layout['queries'] must be {list(self.queries.shape)}, in the order of dealing, got {list(queries.shape)}")
-        self.queries.copy_(queries)
+        self.queries.copy_(checked_deck("queries", queries, self.queries))
         self.query.copy_(self.queries[:, 0])
         self.counts.zero_()
         self.counts.scatter_(1, self.card[:, None], 1)

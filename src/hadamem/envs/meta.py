@@ -71,6 +71,7 @@ class PlaneEnv(BatchedEnv):
         self.horizon = positive("horizon", settings["horizon"] if horizon is None else horizon)
         self.episodes = positive("episodes", settings["episodes"] if episodes is None else episodes)
         self.radius: float | None = settings["radius"] if radius is None else radius
+        self.reward_dtype = self.dtype
         self.episode_steps: int = self.horizon * self.episodes
         width = 2 if self.episodes == 1 else 3
         self.single_observation_space = Box(-np.inf, np.inf, (width,), np.float64 if dtype == torch.float64 else np.float32)

@@ -9,7 +9,7 @@ from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from .. import random
-from .base import BatchedEnv, assign, positive
+from .base import BatchedEnv, assign, check_length, positive
 
 LEVELS = {"Easy": dict(num_arms=10, steps=200), "Medium": dict(num_arms=20, steps=400), "Hard": dict(num_arms=30, steps=600)}
 
@@ -25,7 +25,7 @@ class MultiarmedBandit(BatchedEnv):
 
     def __init__(self, num_envs: int = 1, *, num_arms: int = 10, steps: int = 200, **options: Any):
         super().__init__(num_envs, **options)
-        self.steps = self.episode_steps = positive("steps", steps)
+        self.steps = self.episode_steps = check_length("steps", steps)
         self.single_observation_space = Discrete(2)
         self.single_action_space = Discrete(positive("num_arms", num_arms))
         self.payouts = self.zeros("payouts", num_arms, dtype=torch.float32)     # chance of each arm
@@ -45,6 +45,7 @@ class MultiarmedBandit(BatchedEnv):
 
     def inject(self, layout: dict[str, Any]) -> None:
         payouts = torch.as_tensor(layout["payouts"], device=self.device)
-        if payouts.shape != self.payouts.shape:
-            raise ValueError(f"layout['payouts'] must be {list(self.payouts.shape)}: the chance of each arm; got {list(payouts.shape)}")
+        if payouts.shape != self.payouts.shape or not bool(((payouts >= 0) & (payouts <= 1)).all()):
+            raise ValueError(f"layout['payouts'] must be {list(self.payouts.shape)}: the chance of each arm, 0 to 1; got "
+                             f"{list(payouts.shape)}")
         self.payouts.copy_(payouts)

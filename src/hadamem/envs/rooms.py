@@ -18,11 +18,10 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from .. import random
-from .base import EPISODE, SLOTS, BatchedEnv, assign, positive
+from .base import LONGEST, BatchedEnv, assign, positive
 from .room_tables import APPLE, APPLE_CELLS, COLUMNS, NO_APPLE, ROWS, VIEW, Cell, Tables, subsets
 
 NEVER = torch.iinfo(torch.int32).max
-LONGEST = EPISODE // SLOTS - 1
 
 
 class Rooms(BatchedEnv):

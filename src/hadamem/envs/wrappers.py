@@ -160,7 +160,7 @@ class PreviousAction(ObservationWrapper):
     def _tensor(self, action: Any) -> Tensor:
         """A copy: the caller's own tensor may be overwritten by the next action."""
         action = action if isinstance(action, Tensor) else torch.as_tensor(np.asarray(action))
-        return action.to(self.device, self.dtype, copy=True)
+        return action.detach().to(self.device, self.dtype, copy=True)
 
 
 class FirstStep(ObservationWrapper):

@@ -15,7 +15,8 @@ from gymnasium.vector import AutoresetMode
 from .. import envs
 from ..envs.base import positive
 
-FIRST_SEED = 1 << 30      # seeds of evaluations start here: none of their episodes was seen by a run with a smaller seed
+FIRST_ENV = 1 << 40       # envs of evaluations are numbered from here: no run has so many, so none of their episodes was trained on
+FIRST_SEED = 1 << 30      # foreign envs have no numbers: their seeds start here
 MOST_ENVS = 64
 LEVEL = 0.95              # of the confidence intervals
 
@@ -76,11 +77,12 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
     env, or a batched env (bare: the policy itself adds what it was trained with). Only envs that are made here are closed.
     deterministic: the most likely actions instead of drawn ones.
     Every copy of the env plays a number of episodes that is fixed beforehand, so short episodes do not count more often than long ones.
-    The same seed gives the same episodes, and none that a training run with a seed below 2**30 has seen (of our own envs).
+    The same seed gives the same episodes, and none of our own envs that training has seen. What a task draws once for a run, such as Visual
+    Match's colours or the winds to train on, is as it was in the run that trained the policy.
     report: called with the number of episodes that are over, whenever it changes.
     """
     episodes = positive("episodes", episodes)
-    seed = shifted(seed)
+    check_seed(seed)
     made = isinstance(env, str) or (callable(env) and not isinstance(env, gymnasium.Env))
     if env_options and not made:
         raise TypeError("env_options are for an env that is made here; set them where the env is made")
@@ -96,11 +98,21 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
             env.close()
 
 
-def shifted(seed: int) -> int:
-    """The seed that an evaluation's seed stands for."""
+def check_seed(seed: int) -> None:
     if not 0 <= seed < FIRST_SEED:
         raise ValueError(f"seed must be in 0 .. 2**30 - 1, got {seed}")
-    return FIRST_SEED + seed
+
+
+def begin(env: Any, policy: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Reset an env for the evaluation number `seed` of a policy."""
+    inner = env.unwrapped
+    if not inner.restorable:      # not one of ours
+        return env.reset(seed=FIRST_SEED + seed)
+    before, inner.first_env = inner.first_env, FIRST_ENV + (seed << 20)
+    try:
+        return env.reset(seed=policy.seed)
+    finally:
+        inner.first_env = before
 
 
 def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, report: Callable[[int], None] | None) -> Evaluation:
@@ -112,7 +124,7 @@ def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, 
     total, length = np.zeros(n), np.zeros(n, dtype=np.int64)
     knows_success = False
     generator = torch.Generator(policy.device).manual_seed(seed)
-    obs, info = env.reset(seed=seed)
+    obs, info = begin(env, policy, seed)
     state, reset = policy.initial_state(n, generator), torch.ones(n, dtype=torch.bool, device=env.device)
     left, over = episodes, 0
     while left:

@@ -39,10 +39,11 @@ class Policy:
     from its own state. It needs no env.
     """
 
-    def __init__(self, network: ActorCritic, inputs: AgentInputs, images: tuple[Image, ...] = ()):
+    def __init__(self, network: ActorCritic, inputs: AgentInputs, images: tuple[Image, ...] = (), seed: int = 0):
+        """seed: of the run that trained it; what a seed decides once for all episodes of a task, an evaluation keeps."""
         if network.input_size != inputs.size:
             raise ValueError(f"network takes {network.input_size} features, but inputs makes {inputs.size} of {inputs.observation_space}")
-        self.network, self.images = network, images
+        self.network, self.images, self.seed = network, images, seed
         self.inputs = inputs.to(self.device)
 
     @property
@@ -117,7 +118,7 @@ class Policy:
         return {
             "observation_space": describe_space(self.observation_space), "action_space": describe_space(self.action_space),
             "previous_action": self.inputs.previous_action, "first_step": self.inputs.first_step, "scale_images": self.inputs.scale_images,
-            "images": [list(image) for image in self.images], "network": dataclasses.asdict(self.network.config),
+            "seed": self.seed, "images": [list(image) for image in self.images], "network": dataclasses.asdict(self.network.config),
         }
 
     @classmethod
@@ -130,7 +131,7 @@ class Policy:
         with torch.random.fork_rng(devices=[]):      # first weights are drawn, and thrown away
             network = ActorCritic(inputs.size, make_actions(inputs.action_space), NetworkConfig(**described["network"]), images)
         network.to(next(x.dtype for x in weights.values() if x.is_floating_point())).load_state_dict(dict(weights))
-        return cls(network, inputs, images)
+        return cls(network, inputs, images, described["seed"])
 
     @classmethod
     def of(cls, trainer: Any) -> Policy:
@@ -138,7 +139,7 @@ class Policy:
         config, source = trainer.config, trainer.source
         inputs = AgentInputs(source.single_observation_space, source.single_action_space, previous_action=config.previous_action,
                              first_step=config.first_step, scale_images=True)
-        return cls(trainer.network, inputs, trainer.network.trunk.encoder.images)
+        return cls(trainer.network, inputs, trainer.network.trunk.encoder.images, config.seed)
 
     # --- inner works -----------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from .. import envs
 from ..envs import render_canvas as canvas
 from ..envs.play import KEYS
 from ..envs.render_scenes import told
-from .evaluate import shifted
+from .evaluate import begin, check_seed
 
 LINGER = 1.5          # seconds that the last frame of an episode stays
 NARROWEST = 240       # pixels, so that captions can be read
@@ -46,12 +46,12 @@ def play_frames(policy: Any, env: str | Callable[..., Any], *, episodes: int = 1
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
-    seed = shifted(seed)
+    check_seed(seed)
     made = _make_env(env, policy.device, "ansi" if text else "rgb_array", dict(env_options or {}))
     try:
         generator = torch.Generator(policy.device).manual_seed(seed)
         for episode in range(episodes):
-            start = made.reset(seed=seed if episode == 0 else None)
+            start = begin(made, policy, seed) if episode == 0 else made.reset()
             yield from _episode(policy, made, start, deterministic, generator, max_steps, lambda: _view(made, text, colour))
     finally:
         made.close()
