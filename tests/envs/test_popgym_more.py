@@ -295,7 +295,7 @@ def test_impossible_parameters(name, options, words):
 
 @pytest.mark.parametrize(("name", "layout", "words"), [
     ("CountRecallEasy", dict(deck=np.zeros((2, 52))), "both"),
-    ("CountRecallEasy", dict(deck=np.zeros((2, 52)), queries=np.zeros((2, 50))), "queries"),
+    ("CountRecallEasy", dict(deck=np.tile([0, 1], (2, 26)), queries=np.zeros((2, 50))), "queries"),
     ("MultiarmedBanditEasy", dict(payouts=np.zeros((2, 9))), r"must be \[2, 10\]"),
     ("MineSweeperEasy", dict(mines=np.zeros((2, 4, 4))), "must have 2 mines"),
     ("PositionOnlyPendulumEasy", dict(state=np.zeros((2, 4))), r"must be \[2, 2\]"),
