@@ -116,8 +116,9 @@ def test_dicts_pictures_and_masks(workers, mask):
 
 
 def test_options_and_partial_resets():
-    for workers in PLACES:
-        env = envs.adapt(Mixed, num_envs=3, workers=workers)
+    for make in (*(functools.partial(envs.adapt, Mixed, 3, workers=workers) for workers in PLACES),
+                 lambda: envs.adapt(SyncVectorEnv([Mixed] * 3))):
+        env = make()
         obs, _ = env.reset(seed=0, options={"start": 4})
         assert obs["pair"][0].tolist() == [4, 4, 4]
         env.step([0, 1, 2])
@@ -125,6 +126,8 @@ def test_options_and_partial_resets():
         assert obs["pair"][1][:, 0].tolist() == [1, 0, 1]
         assert obs["pair"][0].tolist() == [4, 1, 4]
         assert env.started.tolist() == [False, True, False]
+        again, _ = env.reset(options={"reset_mask": np.zeros(3, bool)})
+        assert torch.equal(again["pair"][1], obs["pair"][1])
         with pytest.raises(ValueError, match="reset_mask"):
             env.reset(options={"reset_mask": [True]})
         env.close()

@@ -334,6 +334,8 @@ class Vector(Backend):
         self.steps = steps or 0
 
     def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
+        if mask is not None and not mask.any():      # nothing to do, which Gymnasium's would not take
+            return
         more = {} if mask is None else {"reset_mask": mask.copy()}
         obs, info = self.env.reset(seed=seed, options={**(options or {}), **more} or None)  # type: ignore[arg-type]  # most take lists
         self.obs = trees.apply(_stored, obs)
