@@ -3,7 +3,8 @@
     PYTHONPATH=src python benchmarks/popgym_results.py --out docs/results [--tasks RepeatPreviousEasy ...] [--memories shm gru ...]
         [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS]
 
-A record is docs/results/<preset>-<task>-<memory>-<seed>.json; `curve` holds the mean return of the episodes that ended in each iteration.
+A record is docs/results/<preset>-<task>-<memory>-<seed>.json; `curve` holds the mean return of the episodes that ended in each
+iteration. Runs that --limit stopped are redone.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MEMORIES = {      # name here: memory and its options
 
 def run(task, name, preset, seed, steps, out, limit):
     path = Path(out) / f"{preset}-{task}-{name}-{seed}.json"
-    if path.exists():
+    if path.exists() and json.loads(path.read_text())["finished"]:
         print(f"{path.name}: there already", flush=True)
         return
     memory, options = MEMORIES[name]

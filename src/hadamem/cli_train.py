@@ -101,7 +101,7 @@ def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
     codes = train_many(configs, place, jobs, say=lambda text: print(text, flush=True))
     ends = [(name, "finished" if code == 0 else f"not finished (code {code})") for name, code in codes.items()]
     print_table([("runs", str(place)), *ends])
-    return max(codes.values(), default=0)
+    return next((130 if code == 130 else 1 for code in codes.values() if code), 0)
 
 
 def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainConfig:

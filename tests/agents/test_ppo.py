@@ -58,8 +58,8 @@ def test_ratio_is_one_before_the_first_update(memory, dtype, limit, separate):
     r = act(net)
     dist, value, _ = net(r.features, r.state, r.reset)
     log_ratio = net.actions.log_prob(dist, r.action) - net.actions.log_prob(r.dist, r.action)
-    assert float(log_ratio.abs().max()) <= limit
-    assert float((value - r.value).abs().max()) <= limit
+    assert float(log_ratio.detach().abs().max()) <= limit
+    assert float((value - r.value).detach().abs().max()) <= limit
 
 
 def slow_gae(r, discount, trace):
@@ -193,6 +193,24 @@ def test_a_bad_batch_is_skipped_and_counted():
     stats = ppo.end(3)
     assert stats["skipped"] == 1
     assert all(math.isfinite(x) for x in stats.values())
+
+
+def test_an_iteration_without_updates_adapts_nothing():
+    ppo = PPO(network(dtype=torch.float32), PPOConfig())
+    ppo.totals[-1] = 4
+    assert ppo.end(4) == {"kl_coefficient": pytest.approx(0.2), "skipped": 4.0}
+    assert float(ppo.kl_coefficient) == pytest.approx(0.2)
+
+
+def test_nan_stays_in_its_env():
+    r = act(network())
+    clean = compute_gae(r.reward, r.value, r.done, r.bootstrap, r.last_value, 0.97, 0.9)
+    reward = r.reward.clone()
+    reward[2, 5] = float("nan")
+    got = compute_gae(reward, r.value, r.done, r.bootstrap, r.last_value, 0.97, 0.9)
+    others = [0, 1, 3, 4, 5]
+    assert torch.equal(got[others], clean[others])
+    assert torch.equal(got[2, 6:], clean[2, 6:])
 
 
 def test_the_penalty_adapts_to_the_kl():

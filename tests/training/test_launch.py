@@ -1,10 +1,12 @@
 """Several runs side by side."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +33,37 @@ def test_every_run_is_finished_once(tmp_path):
     assert train_many(configs(512, (0, 1)), tmp_path, jobs=1, say=said.append) == {"seed-0": 0, "seed-1": 0}
     assert said == ["seed-0: finished already", "seed-1: finished already"]
     assert (tmp_path / "seed-0" / "metrics.jsonl").read_text() == before
+
+
+def test_other_settings_are_refused_and_longer_runs_go_on(tmp_path):
+    assert train_many(configs(256, (0,)), tmp_path, jobs=1, say=lambda text: None) == {"seed-0": 0}
+    other = {"seed-0": make_config(env="TMaze", memory="none", steps=256, **SMALL)}
+    with pytest.raises(ValueError, match="other settings"):
+        train_many(other, tmp_path, jobs=1)
+    assert train_many(configs(512, (0,)), tmp_path, jobs=1, say=lambda text: None) == {"seed-0": 0}
+    assert open_run(tmp_path / "seed-0").metrics[-1]["steps"] == 512
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
+    """SIGTERM to the launcher leaves no process behind; a run that is killed gives an exit code that is not 0."""
+    command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "4000000", "--seeds", "0", "1",
+               "--out", str(tmp_path), "--device", "cpu", "--set", "num_envs=8", "rollout=16", "ppo.epochs=1", "network.memory_size=8"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    end = time.monotonic() + 60
+    while not all((tmp_path / f"seed-{s}" / "metrics.jsonl").exists() for s in (0, 1)):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(children) == 2
+    if sign == signal.SIGTERM:
+        process.send_signal(sign)
+    else:
+        for child in children:
+            os.kill(child, sign)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == (130 if sign == signal.SIGTERM else 1), out
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
 def test_a_run_that_fails_is_told(tmp_path):

@@ -36,13 +36,13 @@ class NetworkConfig:
     inner: int = 64                                      # width before and after the memory
     heads: int = 64                                      # width of the hidden layer of each head
     head_activation: str = "none"                        # between the two layers of a head: none, relu or tanh
-    time_encoding: str = "sine"                          # sine or none
+    time_encoding: str = "sine"                          # sine, none, or shm: sine for the memories shm* alone, as in the release protocol
     time_positions: int = 1024                           # base of the sines' frequencies
     separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
 
     def __post_init__(self) -> None:
-        if self.time_encoding not in ("sine", "none"):
-            raise ValueError(f"time_encoding must be 'sine' or 'none', got {self.time_encoding!r}")
+        if self.time_encoding not in ("sine", "none", "shm"):
+            raise ValueError(f"time_encoding must be 'sine', 'none' or 'shm', got {self.time_encoding!r}")
         if self.head_activation not in ("none", "relu", "tanh"):
             raise ValueError(f"head_activation must be 'none', 'relu' or 'tanh', got {self.head_activation!r}")
         for name in ("features", "inner", "heads", "time_positions"):
@@ -70,7 +70,8 @@ class Trunk(nn.Module):
     def __init__(self, input_size: int, images: tuple[Image, ...], config: NetworkConfig):
         super().__init__()
         self.encoder = Encoder(input_size, images, config.features)
-        self.time = TimeEncoding(config.features, config.time_positions) if config.time_encoding == "sine" else None
+        encoded = config.time_encoding == "sine" or (config.time_encoding == "shm" and config.memory.startswith("shm"))
+        self.time = TimeEncoding(config.features, config.time_positions) if encoded else None
         self.before = nn.Linear(config.features, config.inner)
         self.memory = _make_memory(config)
         self.after = nn.Linear(self.memory.output_size, config.inner)

@@ -31,7 +31,7 @@ class PPOConfig:
     kl_coefficient: float = 0.2              # of the penalty KL(old || new) at the start; 0: no penalty
     kl_target: float = 0.01                  # the coefficient grows above twice this KL and shrinks below half of it; 0: it stays
     value_coefficient: float = 1.0
-    value_clip: float | None = 10.0          # limit of the squared error of the value; None: none
+    value_clip: float | None = 10.0          # limit of the squared error of the value; None: none. For returns of about 1, as POPGym's
     value_clip_range: float | None = None    # limit of the value's change from the one while acting (as other PPOs have it); None: none
     entropy_coefficient: float = 0.0
     learning_rate: float = 5e-5
@@ -47,7 +47,9 @@ class PPOConfig:
             "clip": self.clip > 0, "learning_rate": self.learning_rate > 0, "kl_coefficient": self.kl_coefficient >= 0,
             "schedule": self.schedule in ("constant", "linear"), "kl_target": self.kl_target >= 0,
             "normalize_advantages": self.normalize_advantages in ("batch", "minibatch", "none"),
-            "max_grad_norm": self.max_grad_norm is None or self.max_grad_norm > 0,
+            "max_grad_norm": self.max_grad_norm is None or self.max_grad_norm > 0, "adam_eps": self.adam_eps > 0,
+            "value_clip": self.value_clip is None or self.value_clip > 0,
+            "value_clip_range": self.value_clip_range is None or self.value_clip_range > 0,
         }
         for name, ok in checks.items():
             if not ok:
@@ -157,18 +159,24 @@ class PPO:
         if self.config.schedule == "linear":
             self.learning_rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress))
 
-    def end(self, updates: int) -> dict[str, float]:
-        """After them: their mean statistics (the one wait of an iteration), and the KL penalty adapted as RLlib does."""
-        *means, skipped = self.totals.tolist()
-        done = max(1, updates - round(skipped))
+    @property
+    def sums(self) -> Tensor:
+        """What `end` needs to know, in one tensor."""
+        return torch.cat([self.totals, self.kl_coefficient[None]])
+
+    def end(self, updates: int, sums: list[float] | None = None) -> dict[str, float]:
+        """After them: their mean statistics, and the KL penalty adapted as RLlib does. sums: `self.sums` as fetched by the caller."""
+        *means, skipped, coefficient = self.sums.tolist() if sums is None else sums
+        done, facts = updates - round(skipped), {"kl_coefficient": coefficient, "skipped": skipped}
+        if done < 1:
+            return facts                             # nothing was measured, and nothing to adapt to
         stats = dict(zip(STATISTICS[:-1], (x / done for x in means), strict=True))
-        stats["kl_coefficient"] = float(self.kl_coefficient)
         target = self.config.kl_target
         if target and stats["kl"] > 2 * target:
             self.kl_coefficient.mul_(1.5)
         elif target and stats["kl"] < 0.5 * target:
             self.kl_coefficient.mul_(0.5)
-        return {**stats, "skipped": skipped}
+        return {**stats, **facts}
 
 
 def minibatches(envs: int, config: PPOConfig, generator: torch.Generator) -> Iterable[Tensor]:

@@ -15,15 +15,12 @@ def compute_gae(rewards: Tensor, values: Tensor, done: Tensor, bootstrap: Tensor
     trace: lambda.
     """
     T = rewards.shape[1]
-    going = (~done).to(values.dtype)
-    after = torch.cat([values[:, 1:], last_value[:, None]], 1) * going       # the value that follows each step
-    if bootstrap is not None:
-        after = after + bootstrap * done
+    after = torch.cat([values[:, 1:], last_value[:, None]], 1)               # the value that follows each step
+    after = torch.where(done, torch.zeros_like(after) if bootstrap is None else bootstrap, after)
     delta = rewards + discount * after - values
-    keep = (discount * trace) * going
     advantages = torch.empty_like(delta)
     running = torch.zeros_like(last_value)
     for t in range(T - 1, -1, -1):
-        running = delta[:, t] + keep[:, t] * running
+        running = delta[:, t] + (discount * trace) * torch.where(done[:, t], 0.0, running)
         advantages[:, t] = running
     return advantages

@@ -29,13 +29,15 @@ class Collector:
         obs, info = env.reset(seed=seed)
         self.features = obs.to(dtype)                                              # [N, F]: the present observation
         self.mask: Tensor | None = info.get("action_mask")
+        if self.mask is None and not env.unwrapped.restorable and not actions.dtype.is_floating_point:
+            self.mask = torch.ones(n, actions.inputs, dtype=torch.bool, device=device)      # a foreign env may bring one later
         self.first = torch.ones(n, dtype=torch.bool, device=device)                # and whether it opens an episode
         self.state = network.initial_state(n, device, torch.Generator(device).manual_seed(seed))
         self.returns = torch.zeros(n, device=device)                               # of the episodes that are on
         self.lengths = torch.zeros(n, device=device)
         self.ended = torch.zeros(len(EPISODES), dtype=torch.float64, device=device)
         self.knows_success = False
-        self.noise = actions.noise(steps, n, device=device).to(dtype)
+        self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(dtype)
 
         def room(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
             return torch.zeros(n, steps, *shape, dtype=dtype, device=device)
@@ -73,9 +75,9 @@ class Collector:
             r.reward[:, t], r.done[:, t] = reward, done
             if r.bootstrap is not None:
                 cut = truncated & ~terminated
-                r.bootstrap[:, t] = self._final_values(info, state, cut) * cut
+                r.bootstrap[:, t] = torch.where(cut, self._final_values(info, state, cut), 0.0)
             self._count(reward, done, info)
-            features, first, mask = obs.to(features.dtype), done, info.get("action_mask")
+            features, first, mask = obs.to(features.dtype), done, self._allowed(info)
         r.last_value.copy_(network.step(features, state, first, mask)[1])
         self.features.copy_(features)
         self.first.copy_(first)
@@ -91,6 +93,11 @@ class Collector:
         final = info["final_obs"].to(self.features.dtype)
         return self.network.step(final, state, torch.zeros_like(cut))[1]
 
+    def _allowed(self, info: dict[str, Any]) -> Tensor | None:
+        """The actions that are allowed now; None where the env never says."""
+        mask = info.get("action_mask")
+        return mask if mask is not None or self.mask is None else torch.ones_like(self.mask)
+
     def _count(self, reward: Tensor, done: Tensor, info: dict[str, Any]) -> None:
         self.returns.add_(reward)
         self.lengths.add_(1)
@@ -98,16 +105,18 @@ class Collector:
         self.knows_success = success is not None
         if done.device.type == "cpu" and not bool(done.any()):
             return
-        over = done.to(self.returns.dtype)
-        total = self.returns * over
-        won = torch.zeros_like(over) if success is None else success * over
-        self.ended.add_(torch.stack([over, total, total.square(), self.lengths * over, won]).sum(1))
+        total = torch.where(done, self.returns, 0.0)                    # selected: an env that got nan keeps it to itself
+        won = torch.zeros_like(total) if success is None else (success & done).to(total.dtype)
+        self.ended.add_(torch.stack([done.to(total.dtype), total, total.square(), torch.where(done, self.lengths, 0.0), won]).sum(1))
         self.returns.masked_fill_(done, 0)
         self.lengths.masked_fill_(done, 0)
 
-    def episodes(self) -> dict[str, float]:
-        """What the episodes that ended in the last `collect` were like: their number, means, and the deviation of the return."""
-        count, total, squared, length, success = self.ended.tolist()
+    def episodes(self, sums: list[float] | None = None) -> dict[str, float]:
+        """What the episodes that ended in the last `collect` were like: their number, means, and the deviation of the return.
+
+        sums: `self.ended` as fetched by the caller.
+        """
+        count, total, squared, length, success = self.ended.tolist() if sums is None else sums
         if not count:
             return {"episodes": 0.0}
         mean = total / count
@@ -143,5 +152,6 @@ class Collector:
         self.first.fill_(True)
         self.returns.zero_()
         self.lengths.zero_()
-        if self.mask is not None:
-            self.mask.copy_(info["action_mask"])
+        mask = self._allowed(info)
+        if self.mask is not None and mask is not None:
+            self.mask.copy_(mask)

@@ -26,7 +26,8 @@ class TrainConfig:
     device: str = "auto"                                 # auto: a GPU if there is one
     preset: str = "default"                              # what the other fields were derived from
     num_envs: int | None = None                          # None: from the batch size and the length of rollouts
-    rollout: int | None = None                           # steps of each env between updates; None: one episode, at most 256 steps
+    rollout: int | None = None                           # steps of each env between updates; None: one episode, or `longest_rollout`
+    longest_rollout: int = 256                           # longer episodes are collected in parts of this length
     batch: int = 4096                                    # env steps between updates, about: num_envs times rollout
     workers: int | None = None                           # processes for a Gymnasium env; None: as many as cores
     threads: int = 1                                     # of torch on a CPU: more help a little on idle cores, and cost a lot on busy ones
@@ -42,7 +43,7 @@ class TrainConfig:
     tf32: bool = True                                    # faster matrix products on a GPU, with 10 bits of mantissa
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "threads", "keep_checkpoints", "max_skipped"):
+        for name in ("steps", "batch", "threads", "longest_rollout", "keep_checkpoints", "max_skipped"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("num_envs", "rollout"):
@@ -61,12 +62,13 @@ class TrainConfig:
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {
         "ppo.epochs": 8, "ppo.minibatches": 4, "ppo.learning_rate": 1e-3, "ppo.schedule": "linear", "ppo.trace": 0.95, "ppo.clip": 0.2,
-        "ppo.kl_target": 0.02, "ppo.entropy_coefficient": 0.003, "network.memory_output": 128, "network.memory_size": 64,
+        "ppo.kl_target": 0.02, "ppo.value_clip": None, "ppo.entropy_coefficient": 0.003,
+        "network.memory_output": 128, "network.memory_size": 64,
     },
-    "popgym-fair": {"steps": 15_000_000, "batch": 65_536, "compile": True},
+    "popgym-fair": {"steps": 15_000_000, "batch": 65_536, "longest_rollout": 1024, "compile": True},
     "popgym-release": {
-        "steps": 15_000_000, "batch": 65_536, "compile": True, "previous_action": False, "first_step": False,
-        "network.memory": "shm-release", "ppo.max_grad_norm": None, "ppo.reshuffle": False,
+        "steps": 15_000_000, "batch": 65_536, "longest_rollout": 1024, "compile": True, "previous_action": False, "first_step": False,
+        "network.memory": "shm-release", "network.time_encoding": "shm", "ppo.max_grad_norm": None, "ppo.reshuffle": False,
     },
 }
 
@@ -74,15 +76,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     """A configuration from a preset and changes by dotted name: make_config("default", env="TMaze", **{"ppo.epochs": 4}).
 
-    `memory` is short for `network.memory`. The release protocol gives the time encoding to SHM alone.
+    `memory` is short for `network.memory`.
     """
     if preset not in PRESETS:
         raise ValueError(f"unknown preset {preset!r};{_near(preset, PRESETS)} choose from {', '.join(PRESETS)}")
     if "memory" in changes:
         changes["network.memory"] = changes.pop("memory")
     values = {**PRESETS[preset], "preset": preset, **changes}
-    if preset == "popgym-release" and "network.time_encoding" not in changes and not str(values["network.memory"]).startswith("shm"):
-        values["network.time_encoding"] = "none"
     return from_dict(_nest(values))
 
 

@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from ..agents.network import Image
 from ..envs import wrap
+from ..envs.features import leaves
 
 
 def agent_env(env: Any, previous_action: bool, first_step: bool) -> tuple[Any, tuple[Image, ...]]:
@@ -22,7 +23,7 @@ def find_images(env: Any) -> tuple[Image, ...]:
     found: list[Image] = []
     flat = getattr(env.unwrapped, "image_shape", None)
     offset = 0
-    for space in _leaves(env.single_observation_space):
+    for _, space in leaves(env.single_observation_space):
         size = spaces.utils.flatdim(space)
         shape: tuple[int, ...] | None = None
         if isinstance(space, spaces.Box) and space.dtype == np.uint8:
@@ -31,14 +32,6 @@ def find_images(env: Any) -> tuple[Image, ...]:
             elif flat is not None and size == int(np.prod(flat)):
                 shape = tuple(flat)
         if shape is not None:
-            found.append(Image(offset, tuple(int(n) for n in shape), channels_first=shape[0] in (1, 3, 4) and shape[2] not in (1, 3, 4)))
+            found.append(Image(offset, tuple(int(n) for n in shape), channels_first=shape[0] < shape[2]))
         offset += size
     return tuple(found)
-
-
-def _leaves(space: spaces.Space[Any]) -> list[spaces.Space[Any]]:
-    if isinstance(space, spaces.Tuple):
-        return [leaf for inner in space.spaces for leaf in _leaves(inner)]
-    if isinstance(space, spaces.Dict):
-        return [leaf for inner in space.spaces.values() for leaf in _leaves(inner)]
-    return [space]

@@ -11,14 +11,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .config import TrainConfig
-from .folder import METRICS, is_run, read_info, save_config
+from .folder import METRICS, check_same, is_run, load_config, read_info, save_config
 from .metrics import read_rows
 
 EVERY = 5.0       # seconds between lines about the runs
@@ -46,14 +47,17 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
+    for name, config in configs.items():
+        if is_run(out / name):
+            check_same(load_config(out / name), config, out / name)
     out.mkdir(parents=True, exist_ok=True)
     waiting = [Job(name, out / name) for name in configs]
-    done, running = [job for job in waiting if _finished(job.folder)], list[Job]()
+    done, running = [job for job in waiting if _finished(job.folder, configs[job.name].steps)], list[Job]()
     for job in done:
         job.code = 0
         say(f"{job.name}: finished already")
     waiting = [job for job in waiting if job.code is None]
-    with tempfile.TemporaryDirectory() as drafts:
+    with tempfile.TemporaryDirectory() as drafts, _terminated_is_interrupted():
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
@@ -64,23 +68,37 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
                 running = [job for job in running if job.code is None]
         except KeyboardInterrupt:
             say("stopping: the runs save what they have")
-            for job in running:
-                _stop(job)
-            done += running
+        finally:
+            _stop(running)
+        done += running
     for job in done:
         if job.code:
             say(f"{job.name}: ended with code {job.code}; see {job.log}")
     return {job.name: 130 if job.code is None else job.code for job in [*done, *waiting]}
 
 
-def _finished(folder: Path) -> bool:
-    return is_run(folder) and read_info(folder).get("status") == "finished"
+@contextlib.contextmanager
+def _terminated_is_interrupted() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that no run is left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _finished(folder: Path, steps: int) -> bool:
+    """Whether a run has nothing left to do: one that was prolonged since has."""
+    return is_run(folder) and read_info(folder).get("status") == "finished" and load_config(folder).steps >= steps
 
 
 def _start(job: Job, configs: Mapping[str, TrainConfig], drafts: Path) -> Job:
     command = [sys.executable, "-m", "hadamem", "train", "--plain", "--out", str(job.folder)]
     if is_run(job.folder):
-        command.append("--resume")
+        command += ["--resume", "--steps", str(configs[job.name].steps), "--device", configs[job.name].device]
     else:
         draft = drafts / f"{job.name}.yaml"
         save_config(configs[job.name], draft)
@@ -102,16 +120,21 @@ def _wait(running: list[Job], seconds: float) -> None:
         time.sleep(0.1)
 
 
-def _stop(job: Job) -> None:
-    if job.process is None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(job.process.pid, signal.SIGINT)
-    try:
-        job.code = job.process.wait(timeout=120)
-    except subprocess.TimeoutExpired:
-        job.process.kill()
-        job.code = job.process.wait()
+def _stop(jobs: list[Job]) -> None:
+    """Ask all of them to save and end, then wait; those that do not are killed."""
+    asked = [job for job in jobs if job.process is not None and job.process.poll() is None]
+    for job in asked:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(job.process.pid, signal.SIGINT)   # type: ignore[union-attr]
+    end = time.monotonic() + 120
+    for job in asked:
+        try:
+            job.process.wait(timeout=max(0.0, end - time.monotonic()))   # type: ignore[union-attr]
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            end = 0.0                                                     # a second Ctrl-C: no more patience
+            job.process.kill()   # type: ignore[union-attr]
+    for job in jobs:
+        job.code = None if job.process is None else job.process.wait()
 
 
 def _line(job: Job) -> str:

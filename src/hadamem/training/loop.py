@@ -79,7 +79,6 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
             session.end("failed", error=f"{type(error).__name__}: {error}")
             raise
         session.end(status)
-        _drop_promises(trainer)
         return Run(config, None if disk is None else disk.path, status, Policy.of(trainer), session.log if disk is None else None)
 
 
@@ -231,13 +230,6 @@ def _plain(described: dict[str, Any]) -> dict[str, Any]:
         return json.loads(json.dumps(described))
     except TypeError as error:
         raise ValueError(f"the policy cannot be saved: {error}; use plain values in network.memory_options") from error
-
-
-def _drop_promises(trainer: Trainer) -> None:
-    """The trainer's promises about resets do not bind those who use the network from here on."""
-    for trunk in (trainer.network.trunk, trainer.network.critic_trunk):
-        if trunk is not None:
-            trunk.memory.resets_only_at_start = trunk.memory.starts_fresh = False
 
 
 def _warn(text: str) -> None:

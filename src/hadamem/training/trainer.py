@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -45,13 +47,11 @@ class Trainer:
         self.device = self.source.device if self.source is not None and config.device == "auto" else find_device(config.device)
         if self.device.type == "cuda":
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
-        self.env, images, self.steps, whole = self._make_env(env)
-        torch.manual_seed(config.seed)
-        actions = make_actions(self.env.single_action_space)
-        self.network = ActorCritic(self.env.single_observation_space.shape[0], actions, config.network, images).to(self.device)
-        for trunk in (self.network.trunk, self.network.critic_trunk):
-            if trunk is not None:
-                trunk.memory.resets_only_at_start = trunk.memory.starts_fresh = whole
+        self.env, images, self.steps, self.whole = self._make_env(env)      # whole: every rollout is exactly one episode
+        with torch.random.fork_rng(devices=[]):              # the caller's generator stays as it is
+            torch.manual_seed(config.seed)
+            actions = make_actions(self.env.single_action_space)
+            self.network = ActorCritic(self.env.single_observation_space.shape[0], actions, config.network, images).to(self.device)
         self.ppo = PPO(self.network, config.ppo)
         self.collector = Collector(self.env, self.network, self.steps, config.seed)
         self.num_envs = self.env.num_envs
@@ -79,23 +79,25 @@ class Trainer:
 
     def iteration(self) -> dict[str, float]:
         """Collect a rollout and learn from it. Returns statistics, times included; this is where the host waits for a GPU."""
-        start = time.perf_counter()
+        start, clock = time.perf_counter(), _Clock(self.device)
         self.collector.draw(self.iterations)
         self._collect()
-        episodes = self.collector.episodes()          # waits for the rollout
-        acted = time.perf_counter()
+        clock.split()
         self.ppo.begin(self.env_steps / self.config.steps)
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
         sets = torch.stack(list(minibatches(self.num_envs, self.config.ppo, generator))).to(self.device)
         for chosen in sets:
             self.chosen.copy_(chosen)
             self._update()
-        learnt = self.ppo.end(self.updates)           # waits for the updates
-        end = time.perf_counter()
+        ended = self.collector.ended
+        sums = torch.cat([ended, self.ppo.sums.to(ended.dtype)]).tolist()         # the one wait of an iteration
+        seconds = time.perf_counter() - start
+        acting = clock.first()
         self.iterations += 1
         self.env_steps += self.batch
-        return {"iteration": self.iterations, "steps": self.env_steps, **episodes, **learnt,
-                "seconds": end - start, "rollout_seconds": acted - start, "update_seconds": end - acted}
+        return {"iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(sums[:len(ended)]),
+                **self.ppo.end(self.updates, sums[len(ended):]),
+                "seconds": seconds, "rollout_seconds": acting, "update_seconds": seconds - acting}
 
     def get_state(self) -> dict[str, Tensor]:
         """All tensors of the run: weights, optimiser, env, counters."""
@@ -124,15 +126,15 @@ class Trainer:
             probe = make(num_envs=1, **config.env_options)
             length, fixed = _episodes(probe)
             probe.close()
-            steps = config.rollout or min(length or 128, 512 if fixed else 128)
+            steps = config.rollout or min(length or 128, config.longest_rollout)
             n = config.num_envs or config.ppo.minibatches * max(1, round(config.batch / steps / config.ppo.minibatches))
             options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
-            if config.workers is not None:
+            if config.workers is not None and not probe.unwrapped.restorable:      # our own tasks need none
                 options["workers"] = config.workers
             self.source = make(num_envs=n, **options)
         else:
             length, fixed = _episodes(env)
-            steps = config.rollout or min(length or 128, 128)
+            steps = config.rollout or min(length or 128, config.longest_rollout)
             if env.device != torch.empty(0, device=self.device).device:
                 raise ValueError(f"env is on {env.device}, but device is {config.device!r}; make them the same")
         env = self.source
@@ -170,7 +172,20 @@ class Trainer:
             skipped.add("value")
         fields: dict[str, Any] = {name: x if x is None else x.index_select(0, i) for name, x in r._asdict().items() if name not in skipped}
         chosen = r._replace(**fields, state=states.apply(lambda x: x.index_select(0, i), r.state))
-        self.ppo.update(Batch(chosen, self.advantage.index_select(0, i), self.target.index_select(0, i)))
+        with self._promise():
+            self.ppo.update(Batch(chosen, self.advantage.index_select(0, i), self.target.index_select(0, i)))
+
+    @contextlib.contextmanager
+    def _promise(self) -> Iterator[None]:
+        """While learning, memories may know that every sequence is one episode, if it is."""
+        memories = [trunk.memory for trunk in (self.network.trunk, self.network.critic_trunk) if trunk is not None]
+        for memory in memories:
+            memory.resets_only_at_start = memory.starts_fresh = self.whole
+        try:
+            yield
+        finally:
+            for memory in memories:
+                memory.resets_only_at_start = memory.starts_fresh = False
 
     def _make_adam_state(self) -> None:
         """Adam's state comes with its first step: take one that is skipped."""
@@ -185,15 +200,25 @@ class Trainer:
     def _capture(self) -> None:
         """Rollout and update as CUDA graphs; afterwards everything is as before."""
         start = time.perf_counter()
-        if self.config.compile:
-            self.ppo.loss = torch.compile(self.ppo.loss, dynamic=False)   # type: ignore[method-assign]
         self._make_adam_state()
         before = self.get_state()
         if self.env.unwrapped.restorable:            # a foreign env lives outside the GPU: only the updates are captured
             self.collector.draw(0)
             self._collect = capture(self._collect_eagerly, self.device, warm_up=1)
             self.collector.set_state({name[10:]: x for name, x in before.items() if name.startswith("collector.")}, self.iterations)
-        self._update = capture(self._update_eagerly, self.device)
+        plain = self.ppo.loss
+        try:
+            if self.config.compile:
+                self.ppo.loss = torch.compile(plain, dynamic=False)   # type: ignore[method-assign]
+            self._update = capture(self._update_eagerly, self.device)
+        except Exception as error:   # no C compiler, or something that the compiler cannot do
+            if not self.config.compile:
+                raise
+            warnings.warn(f"hadamem: the loss cannot be compiled and runs as it is (slower). Cause: {error}"[:500],
+                          RuntimeWarning, stacklevel=2)
+            self.ppo.loss = plain   # type: ignore[method-assign]
+            self._set_learner(before)
+            self._update = capture(self._update_eagerly, self.device)
         self._set_learner(before)
         self.ppo.totals.zero_()
         torch.cuda.synchronize(self.device)
@@ -204,3 +229,22 @@ def _episodes(env: Any) -> tuple[int | None, bool]:
     """The length of an env's episodes, and whether all have it."""
     inner = env.unwrapped
     return inner.episode_steps, inner.fixed_length and inner.max_episode_steps is None
+
+
+class _Clock:
+    """The time until `split`, on a GPU without waiting there: `first` is asked after everything was waited for."""
+
+    def __init__(self, device: torch.device):
+        self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device.type == "cuda" else []
+        self.start = self.end = time.perf_counter()
+        if self.events:
+            self.events[0].record()
+
+    def split(self) -> None:
+        self.end = time.perf_counter()
+        if self.events:
+            self.events[1].record()
+
+    def first(self) -> float:
+        """Seconds."""
+        return self.events[0].elapsed_time(self.events[1]) / 1e3 if self.events else self.end - self.start

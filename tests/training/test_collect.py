@@ -1,0 +1,93 @@
+"""Rollouts of envs that are not well behaved."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from hadamem import envs
+from hadamem.training.config import make_config
+from hadamem.training.trainer import Trainer
+
+SMALL = {"num_envs": 4, "rollout": 20, "ppo.epochs": 1, "ppo.minibatches": 2, "network.memory_size": 8, "network.memory_output": 8,
+         "device": "cpu", "workers": 0}
+
+
+class Odd(gymnasium.Env):
+    """Episodes of 7 steps. The mask of allowed actions comes in the info of steps only; `bad` rewards one step of env 0 with nan."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,))
+    action_space = gymnasium.spaces.Discrete(4)
+    made = 0
+
+    def __init__(self, bad=False):
+        self.number, self.bad = Odd.made, bad
+        Odd.made += 1
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observation_space.sample() * 0, {}
+
+    def step(self, action):
+        self.t += 1
+        self.steps += 1
+        reward = float("nan") if self.bad and self.number == 0 and self.steps == 3 else 100.0
+        mask = np.array([True, self.t % 2 == 0, True, False])
+        return np.full(3, self.t / 7, np.float32), reward, self.t == 7, False, {"action_mask": mask}
+
+
+def trainer(**options):
+    Odd.made = -1      # the first is a probe
+    return Trainer(make_config(env="odd", memory="gru", **SMALL, **({"env_options": options} if options else {})), Odd)
+
+
+def test_a_mask_that_comes_late_is_learnt_with():
+    run = trainer()
+    for _ in range(2):
+        run.iteration()
+        r = run.collector.rollout
+        taken = r.mask.gather(2, r.action)
+        assert bool(taken.all())                                                 # only allowed actions
+        run.collector.draw(9)
+        run.collector.collect()
+        with torch.no_grad():
+            dist, _, _ = run.network(r.features, r.state, r.reset, r.mask)
+        actions = run.network.actions
+        assert float((actions.log_prob(dist, r.action) - actions.log_prob(r.dist, r.action)).abs().max()) < 1e-4
+
+
+def test_one_bad_reward_does_not_hide_the_other_envs():
+    run = trainer(bad=True)
+    first, second = run.iteration(), run.iteration()
+    assert first["skipped"] == 2                                                 # the nan reached every minibatch's advantages
+    assert np.isfinite(second["return"])
+    assert second["skipped"] == 0
+
+
+def test_the_critic_learns_large_returns():
+    """Returns of hundreds: nothing in the default preset holds the value's gradient back."""
+    run = trainer()
+    run.iteration()
+    before = run.network.critic[-1].weight.detach().clone()
+    run.iteration()
+    assert not torch.equal(before, run.network.critic[-1].weight)
+    assert run.config.ppo.value_clip is None
+
+
+def test_the_callers_generator_is_left_alone():
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    Trainer(make_config(env="TMaze", memory="shm", **SMALL))
+    assert torch.equal(torch.rand(3), want)
+
+
+@pytest.mark.parametrize(("name", "preset", "steps"), [
+    ("popgym/ConcentrationMedium", "popgym-release", 208), ("popgym/BattleshipHard", "popgym-fair", 144),
+    ("popgym/RepeatFirstHard", "popgym-fair", 831), ("popgym/AutoencodeMedium", "default", 207)])
+def test_rollouts_are_whole_episodes(name, preset, steps):
+    changes = {"num_envs": 8, "device": "cpu", "network.memory_size": 4, "network.memory_output": 4, "memory": "none"}
+    assert Trainer(make_config(preset, env=name, **changes)).steps == steps
+    assert Trainer(make_config(preset, env=name, **changes), envs.make(name, num_envs=8)).steps == steps
