@@ -25,7 +25,7 @@ COMMON = {      # the options that most runs need, in this order; the words of o
     "env": "what to train on: a name of `hadamem list envs`, or a Gymnasium id",
     "network.memory": "a name of `hadamem list memories` (default: shm)",
     "preset": f"where settings start from: {', '.join(PRESETS)} (default: default)",
-    "steps": "env steps to train for (default: 1,000,000, or the preset's)",
+    "steps": "env steps to train for; the last batch may go beyond (default: 1,000,000, or the preset's)",
     "seed": "of everything random (default: 0)",
     "device": "auto (default: a GPU if there is one), cpu, cuda, cuda:1, ...",
     "env_options": "an option of the env, as JSON or else text: --env-option k=3; repeatable",

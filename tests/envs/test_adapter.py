@@ -23,6 +23,7 @@ from gymnasium.wrappers import vector as wrappers
 from hadamem import envs
 from hadamem.envs import trees
 
+from . import own
 from .toys import Actions, Fragile, Mixed, OwnVector, Shapes, Unmakeable
 
 PLACES = [0, 2]      # workers
@@ -556,3 +557,16 @@ def test_a_step_that_was_interrupted(monkeypatch):
     obs, _ = env.reset(seed=0)
     assert obs["pair"][1][:, 0].tolist() == [0, 0]
     env.close()
+
+
+def test_a_class_by_name():
+    name = f"{own.__name__}:Coin"
+    env = envs.make(name, num_envs=2, workers=0, length=3)
+    assert env.single_observation_space == own.Coin.observation_space
+    env.reset(seed=0)
+    for t in range(1, 7):
+        *_, terminated, _, _ = env.step(torch.zeros(2, dtype=torch.int64))
+        assert bool(terminated.all()) == (t % 3 == 0)
+    for wrong in (f"{own.__name__}:Con", "no.such.module:Coin"):
+        with pytest.raises(ValueError, match="module:Class"):
+            envs.make(wrong)

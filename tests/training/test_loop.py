@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,10 +180,16 @@ def test_without_a_checkpoint_the_run_starts_again(tmp_path):
     train(settings(3), tmp_path / "whole")
     train(settings(3), tmp_path / "parts", should_stop=after(2))
     damage(tmp_path / "parts" / "checkpoints" / "00000002", "changed")
+    rows = (tmp_path / "parts" / "metrics.jsonl").read_text()
+    said = []
+    with pytest.raises(ValueError, match="are damaged"):      # what there is may still be worth something
+        train(settings(3), tmp_path / "parts", resume=True, notify=said.append)
+    assert (tmp_path / "parts" / "metrics.jsonl").read_text() == rows
+    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "00000002")
     said = []
     train(settings(3), tmp_path / "parts", resume=True, notify=said.append)
-    assert len(said) == 2
-    assert "from the beginning" in said[1]
+    assert len(said) == 1
+    assert "from the beginning" in said[0]
     assert_same_runs(tmp_path / "whole", tmp_path / "parts")
 
 

@@ -30,30 +30,34 @@ class PPOConfig:
     clip: float = 0.3                        # of the probability ratio
     kl_coefficient: float = 0.2              # of the penalty KL(old || new) at the start; 0: no penalty
     kl_target: float = 0.01                  # the coefficient grows above twice this KL and shrinks below half of it; 0: it stays
+    kl_floor: float = 0.0                    # the coefficient does not shrink below this: near 0, a solved task can be unlearnt at a stroke
     value_coefficient: float = 1.0
     value_clip: float | None = 10.0          # limit of the squared error of the value; None: none. For returns of about 1, as POPGym's
     value_clip_range: float | None = None    # limit of the value's change from the one while acting (as other PPOs have it); None: none
     entropy_coefficient: float = 0.0
     learning_rate: float = 5e-5
-    schedule: str = "constant"               # or "linear": to 0 at the end of training
+    schedule: str = "constant"               # of the learning rate: constant, or linear (to 0 at the end of training)
     adam_eps: float = 1e-8
     max_grad_norm: float | None = 0.5        # None: gradients are not clipped
-    normalize_advantages: str = "batch"      # over all of a rollout; "minibatch"; or "none"
+    normalize_advantages: str = "batch"      # over what advantages get mean 0 and deviation 1: batch (a rollout), minibatch, or none
 
     def __post_init__(self) -> None:
-        checks = {
-            "discount": 0 <= self.discount <= 1, "trace": 0 <= self.trace <= 1,
-            "epochs": self.epochs >= 1, "minibatches": self.minibatches >= 1,
-            "clip": self.clip > 0, "learning_rate": self.learning_rate > 0, "kl_coefficient": self.kl_coefficient >= 0,
-            "schedule": self.schedule in ("constant", "linear"), "kl_target": self.kl_target >= 0,
-            "normalize_advantages": self.normalize_advantages in ("batch", "minibatch", "none"),
-            "max_grad_norm": self.max_grad_norm is None or self.max_grad_norm > 0, "adam_eps": self.adam_eps > 0,
-            "value_clip": self.value_clip is None or self.value_clip > 0,
-            "value_clip_range": self.value_clip_range is None or self.value_clip_range > 0,
-        }
-        for name, ok in checks.items():
+        def check(name: str, ok: bool, wanted: str) -> None:
             if not ok:
-                raise ValueError(f"{name} = {getattr(self, name)!r} is not possible here; see PPOConfig for what it means")
+                raise ValueError(f"ppo.{name} must be {wanted}, got {getattr(self, name)!r}")
+
+        for name in ("discount", "trace"):
+            check(name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+        for name in ("epochs", "minibatches"):
+            check(name, getattr(self, name) >= 1, "at least 1")
+        for name in ("clip", "learning_rate", "adam_eps"):
+            check(name, getattr(self, name) > 0, "above 0")
+        for name in ("kl_coefficient", "kl_target", "kl_floor"):
+            check(name, getattr(self, name) >= 0, "0 or more")
+        for name in ("max_grad_norm", "value_clip", "value_clip_range"):
+            check(name, getattr(self, name) is None or getattr(self, name) > 0, "above 0, or None")
+        check("schedule", self.schedule in ("constant", "linear"), "'constant' or 'linear'")
+        check("normalize_advantages", self.normalize_advantages in ("batch", "minibatch", "none"), "'batch', 'minibatch' or 'none'")
 
 
 class Rollout(NamedTuple):
@@ -175,7 +179,7 @@ class PPO:
         if target and stats["kl"] > 2 * target:
             self.kl_coefficient.mul_(1.5)
         elif target and stats["kl"] < 0.5 * target:
-            self.kl_coefficient.mul_(0.5)
+            self.kl_coefficient.mul_(0.5).clamp_(min=self.config.kl_floor)
         return {**stats, **facts}
 
 

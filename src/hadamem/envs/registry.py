@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -17,10 +18,12 @@ class Task(NamedTuple):
     options: Mapping[str, Any]
     text: str
 
-    def build(self, num_envs: int, **options: Any) -> BatchedEnv:
+    def find(self) -> type[BatchedEnv]:
         module, _, name = self.target.partition(":")
-        cls = getattr(importlib.import_module(f".{module}", __package__), name)
-        return cls(num_envs, **{**self.options, **options})
+        return getattr(importlib.import_module(f".{module}", __package__), name)
+
+    def build(self, num_envs: int, **options: Any) -> BatchedEnv:
+        return self.find()(num_envs, **{**self.options, **options})
 
 
 TASKS: dict[str, Task] = {}
@@ -65,7 +68,8 @@ def list_envs() -> list[str]:
 def make(name: str, num_envs: int = 1, **options: Any) -> BatchedEnv:
     """A batched task by name, e.g. make("popgym/AutoencodeEasy", num_envs=64, device="cuda", seed=0).
 
-    Options go to the task and to `BatchedEnv`. Other names that Gymnasium knows, e.g. "CartPole-v1", are adapted: see `adapt`.
+    Options go to the task and to `BatchedEnv`. Other names that Gymnasium knows, e.g. "CartPole-v1", are adapted (see `adapt`), and so is
+    a Gymnasium env of your own: "package.module:Class".
     """
     if name not in TASKS:
         return _make_foreign(name, num_envs, options)
@@ -73,19 +77,48 @@ def make(name: str, num_envs: int = 1, **options: Any) -> BatchedEnv:
         return TASKS[name].build(num_envs, **options)
     except TypeError as error:
         if "unexpected keyword" in str(error):
-            raise TypeError(f"{name}: {error}") from error
+            unknown = sorted(set(options) - set(_options(TASKS[name])))
+            raise TypeError(f"{name} has no option {', '.join(map(repr, unknown))}; it takes {', '.join(_options(TASKS[name]))}") from error
         raise
+
+
+def _options(task: Task) -> list[str]:
+    """Names of a task's options: its own first."""
+    found: list[str] = []
+    for cls in task.find().__mro__:
+        for parameter in inspect.signature(cls.__init__).parameters.values():      # type: ignore[misc]
+            if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in found:
+                found.append(parameter.name)
+    return found
 
 
 def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedEnv:
     """An env that Gymnasium knows; a task of ours under its Gymnasium id is made directly."""
     from . import adapter
 
+    own = _find_class(name)
+    if own is not None:
+        return adapter.adapt(own, num_envs, **options)
     try:
         spec = adapter.find_spec(name)
     except (ValueError, ImportError) as error:
         near = difflib.get_close_matches(name, TASKS, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"hm.envs.list_envs() names ours, and {error}"
+        hint = (f"did you mean {' or '.join(near)}?" if near else
+                f"hm.envs.list_envs() names ours, an env class of your own is 'module:Class', and {error}")
         raise ValueError(f"unknown env {name!r}; {hint}") from error
     ours = spec.kwargs.get("task") if spec.namespace == "hadamem" else None
     return adapter.adapt(name, num_envs, **options) if ours is None else make(ours, num_envs, **options)
+
+
+def _find_class(name: str) -> Any:
+    """What makes the env "package.module:Class", or None if that is no such name."""
+    module, colon, path = name.partition(":")
+    if not colon or not path:
+        return None
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    return found if callable(found) else None

@@ -82,6 +82,9 @@ def _batched(env: Any, device: str) -> Any:
 
 
 def _name(env: Any) -> str:
+    module, path = getattr(env, "__module__", None), getattr(env, "__qualname__", "<")
+    if callable(env) and module not in (None, "__main__") and "<" not in path:
+        return f"{module}:{path}"              # a name that can be found again
     spec = getattr(env, "spec", None)
     inner = getattr(env, "unwrapped", env)
     return getattr(spec, "id", None) or getattr(env, "__name__", None) or type(inner).__name__

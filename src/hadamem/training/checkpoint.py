@@ -133,7 +133,7 @@ class Checkpoints:
             try:
                 return read(path, only)
             except CheckpointError as error:
-                say(f"a checkpoint is damaged and left aside, the one before it is used: {error}")
+                say(f"a checkpoint is damaged and left aside: {error}")
         return None
 
     def go_on_after(self, iteration: int) -> None:

@@ -175,7 +175,9 @@ class _Session:
         assert self.checkpoints is not None
         found = self.checkpoints.newest(self.say)
         if found is None:
-            self.say(f"there is no usable checkpoint in {disk.path}: the run starts from the beginning")
+            if list(self.checkpoints.paths()):
+                raise ValueError(f"all checkpoints of {disk.path} are damaged; to train anew, move the folder away or name another one")
+            self.say(f"there is no checkpoint in {disk.path} yet: the run starts from the beginning")
             return
         check_same(from_dict(found.about["config"]), config, found.folder)
         trainer.set_state(found.tensors)

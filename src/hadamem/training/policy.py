@@ -193,7 +193,7 @@ def load_policy(path: Path | str) -> Policy:
     if is_run(path) or (path / CHECKPOINTS).is_dir():
         found = checkpoint.Checkpoints(path / CHECKPOINTS).newest(_warn, NETWORK)
         if found is None:
-            raise ValueError(f"the run in {path} has no usable checkpoint yet")
+            raise ValueError(f"the run in {path} has no usable checkpoint")
     elif (path / checkpoint.ABOUT).is_file():
         found = checkpoint.read(path, NETWORK)
     else:

@@ -135,6 +135,8 @@ class Trainer:
         else:
             length, fixed = _episodes(env)
             steps = config.rollout or min(length or 128, config.longest_rollout)
+            if config.num_envs not in (None, env.num_envs):
+                raise ValueError(f"num_envs is {config.num_envs}, but env has {env.num_envs}; pass its class or name to have copies made")
             if env.device != torch.empty(0, device=self.device).device:
                 raise ValueError(f"env is on {env.device}, but device is {config.device!r}; make them the same")
         env = self.source
