@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -321,6 +322,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     argv = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in argv
+    warnings.formatwarning = lambda message, *_, **__: f"{message}\n"      # the reader has no use for our lines of code
     try:
         parser = build_parser(argv)
         args, rest = parser.parse_known_args(argv)

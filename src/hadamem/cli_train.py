@@ -71,6 +71,10 @@ def train(args: argparse.Namespace) -> int:
             return _train_seeds(args, place)
         config = read_settings(args, place)
         place = place or RUNS / default_name(config)
+        if args.resume and folders.read_info(place).get("status") == "finished" and folders.load_config(place).steps >= config.steps:
+            folders.check_same(folders.load_config(place), config, place)
+            print(f"{place} has finished its {config.steps:,} steps; --steps with a larger number goes on")
+            return 0
     progress = Progress(config, str(place), live=False if args.plain else None)
     try:
         with _bad_input(lambda: not progress.tally.row), progress:      # once it is running, the input was fine

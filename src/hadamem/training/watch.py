@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
@@ -200,7 +201,13 @@ def _make_env(env: str | Callable[..., Any], device: Any, mode: str, options: di
 
 def _view(env: Any, text: bool, colour: bool) -> Any:
     """What a foreign env renders, if it does; else our own picture or text."""
-    shown = env.render() if isinstance(env, envs.AdaptedEnv) and env.render_mode is not None else None
+    shown = None
+    if isinstance(env, envs.AdaptedEnv) and env.render_mode is not None:
+        try:
+            shown = env.render()
+        except envs.EnvError as error:           # a package that it draws with is missing, say
+            env.render_mode = None
+            warnings.warn(f"hadamem: the observation is shown instead of a picture, for {error}"[:300], RuntimeWarning, stacklevel=2)
     if text:
         return shown if isinstance(shown, str) else envs.render.text(env, colour=colour)
     good = isinstance(shown, np.ndarray) and shown.ndim == 3 and shown.shape[2] == 3
