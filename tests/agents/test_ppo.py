@@ -248,6 +248,26 @@ def test_samples_follow_the_distribution():
     assert float(env.abs().max()) <= 2.0
 
 
+def test_another_scale_changes_no_value():
+    net = network()
+    r = act(net)
+    net.rescale_values(torch.tensor(50.0, dtype=torch.float64))
+    _, value, _ = net(r.features, r.state, r.reset)
+    torch.testing.assert_close(value, r.value)
+    assert float(net.value_scale) == 50
+
+
+def test_the_scale_follows_the_targets():
+    net = network(dtype=torch.float32)
+    ppo = PPO(net, PPOConfig(normalize_values=True))
+    ppo.follow_values(torch.full((4, 5), 200.0))
+    assert float(net.value_scale) == pytest.approx(200)
+    ppo.follow_values(torch.full((4, 5), float("nan")))
+    assert float(net.value_scale) == pytest.approx(200)
+    ppo.follow_values(torch.zeros(4, 5))
+    assert float(net.value_scale) == pytest.approx(200 * 0.9 ** 0.5)
+
+
 def test_time_is_counted_from_the_start_of_episodes():
     from hadamem.agents.network import _times
 

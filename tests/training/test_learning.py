@@ -38,3 +38,10 @@ def test_recall_fails_without_memory():
 def test_a_pendulum_seen_by_its_position_improves():
     rows, last = learn("popgym/PositionOnlyPendulumEasy", "shm", 60_000, **{"network.memory_size": 32})
     assert last > sum(row["return"] for row in rows[:3]) / 3 + 0.08
+
+
+def test_cartpole_with_its_large_returns():
+    """A foreign env whose returns are in the hundreds: the critic's scale follows them."""
+    rows, last = learn("CartPole-v1", "gru", 40_000, workers=0, **{"network.memory_size": 32})
+    assert last > 100
+    assert rows[0]["return"] < 40

@@ -105,6 +105,8 @@ class Trunk(nn.Module):
 class ActorCritic(nn.Module):
     """Policy and value of an observation in its context. One call for sequences, one for single steps; they agree."""
 
+    value_scale: Tensor
+
     def __init__(self, input_size: int, actions: Actions, config: NetworkConfig, images: tuple[Image, ...] = ()):
         super().__init__()
         self.config, self.actions, self.input_size = config, actions, input_size
@@ -112,6 +114,7 @@ class ActorCritic(nn.Module):
         self.critic_trunk = Trunk(input_size, images, config) if config.separate_memories else None
         self.actor = _head(config, actions.inputs)
         self.critic = _head(config, 1)
+        self.register_buffer("value_scale", torch.ones(()))      # values are what the critic says times this
 
     def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> NetworkState:
         critic = None if self.critic_trunk is None else self.critic_trunk.initial_state(n, device, generator)
@@ -126,13 +129,21 @@ class ActorCritic(nn.Module):
             logits, value = F.linear(y, weight, bias).split([self.actions.inputs, 1], -1)
         else:
             logits, value = self.actor(y), self.critic(z)
-        return self.actions.describe(logits, mask), value[..., 0], NetworkState(actor, critic)
+        return self.actions.describe(logits, mask), value[..., 0] * self.value_scale, NetworkState(actor, critic)
+
+    @torch.no_grad()
+    def rescale_values(self, scale: Tensor) -> None:
+        """Another `value_scale`; the critic's last layer changes with it, so that no value does."""
+        ratio = self.value_scale / scale
+        for parameter in self.critic[-1].parameters():
+            parameter.mul_(ratio)
+        self.value_scale.copy_(scale)
 
     def step(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, NetworkState]:
         """The same for one step: x [N, F], reset [N]."""
         y, actor = self.trunk.step(x, state.actor, reset)
         z, critic = (y, None) if self.critic_trunk is None or state.critic is None else self.critic_trunk.step(x, state.critic, reset)
-        return self.actions.describe(self.actor(y), mask), self.critic(z)[..., 0], NetworkState(actor, critic)
+        return self.actions.describe(self.actor(y), mask), self.critic(z)[..., 0] * self.value_scale, NetworkState(actor, critic)
 
 
 class Encoder(nn.Module):
@@ -209,7 +220,7 @@ def _multiplied(*heads: Any) -> tuple[Tensor, Tensor]:
     return torch.cat(weights), torch.cat(biases)
 
 
-def _head(config: NetworkConfig, outputs: int) -> nn.Module:
+def _head(config: NetworkConfig, outputs: int) -> nn.Sequential:
     first, last = nn.Linear(config.inner, config.heads), nn.Linear(config.heads, outputs)
     nn.init.orthogonal_(first.weight)
     nn.init.normal_(last.weight, 0.0, 0.01)

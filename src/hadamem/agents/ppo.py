@@ -34,6 +34,7 @@ class PPOConfig:
     value_coefficient: float = 1.0
     value_clip: float | None = 10.0          # limit of the squared error of the value; None: none. For returns of about 1, as POPGym's
     value_clip_range: float | None = None    # limit of the value's change from the one while acting (as other PPOs have it); None: none
+    normalize_values: bool = False           # count the value's error in units of the returns' size, which is followed as it changes
     entropy_coefficient: float = 0.0
     learning_rate: float = 5e-5
     schedule: str = "constant"               # of the learning rate: constant, or linear (to 0 at the end of training)
@@ -98,9 +99,12 @@ def advantages(rollout: Rollout, config: PPOConfig) -> Batch:
     return Batch(rollout, advantage, target)
 
 
-def ppo_loss(actions: Actions, dist: Tensor, value: Tensor, batch: Batch, config: PPOConfig, kl_coefficient: Tensor | float
-             ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of new distributions [n, T, width] and values [n, T] on a batch, and what it is made of. Means over steps that count."""
+def ppo_loss(actions: Actions, dist: Tensor, value: Tensor, batch: Batch, config: PPOConfig, kl_coefficient: Tensor | float,
+             value_scale: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of new distributions [n, T, width] and values [n, T] on a batch, and what it is made of. Means over steps that count.
+
+    value_scale: the unit in which errors of the value are counted; None: 1.
+    """
     old, weight = batch.rollout, batch.rollout.weight
     advantage = _standardise(batch.advantage, weight) if config.normalize_advantages == "minibatch" else batch.advantage
     ratio = torch.exp(actions.log_prob(dist, old.action) - actions.log_prob(old.dist, old.action))
@@ -109,6 +113,8 @@ def ppo_loss(actions: Actions, dist: Tensor, value: Tensor, batch: Batch, config
     if config.value_clip_range is not None:
         near = old.value + (value - old.value).clamp(-config.value_clip_range, config.value_clip_range)
         error = torch.maximum(error, (near - batch.target).square())
+    if value_scale is not None:
+        error = error / value_scale.square()
     if config.value_clip is not None:
         error = error.clamp(max=config.value_clip)
     parts = {
@@ -132,6 +138,7 @@ class PPO:
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.learning_rate, eps=config.adam_eps, fused=True,
                                           capturable=device.type == "cuda")
         self.kl_coefficient = torch.tensor(config.kl_coefficient, dtype=torch.float32, device=device)
+        self.value_square = torch.zeros((), device=device)             # running mean square of the value targets; 0: none yet
         self.totals = torch.zeros(len(STATISTICS), device=device)      # of the updates since `begin`
         self.bad = torch.zeros((), device=device)                      # 1: the last update was not finite and was skipped
         self.optimizer.found_inf = self.bad                            # type: ignore[attr-defined]  # where 1, Adam leaves everything as it is
@@ -141,7 +148,17 @@ class PPO:
         """The loss of the network as it is now, and its parts."""
         rollout = batch.rollout
         dist, value, _ = self.network(rollout.features, rollout.state, rollout.reset, rollout.mask)
-        return ppo_loss(self.network.actions, dist, value, batch, self.config, self.kl_coefficient)
+        scale = self.network.value_scale if self.config.normalize_values else None
+        return ppo_loss(self.network.actions, dist, value, batch, self.config, self.kl_coefficient, scale)
+
+    @torch.no_grad()
+    def follow_values(self, target: Tensor) -> None:
+        """Before an iteration's updates: let the critic's scale follow the root mean square of the value targets."""
+        if self.config.normalize_values:
+            now = target.square().mean()
+            now = torch.where(torch.isfinite(now), now, self.value_square)
+            self.value_square.copy_(torch.where(self.value_square > 0, torch.lerp(self.value_square, now, 0.1), now))
+            self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
 
     def update(self, batch: Batch) -> None:
         """One gradient step on a minibatch; statistics are added to `totals`. Waits for nothing, so it fits into a CUDA graph."""

@@ -62,7 +62,7 @@ class TrainConfig:
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {
         "ppo.epochs": 8, "ppo.minibatches": 4, "ppo.learning_rate": 1e-3, "ppo.schedule": "linear", "ppo.trace": 0.95, "ppo.clip": 0.2,
-        "ppo.kl_target": 0.02, "ppo.kl_floor": 0.05, "ppo.value_clip": None, "ppo.entropy_coefficient": 0.003,
+        "ppo.kl_target": 0.02, "ppo.kl_floor": 0.05, "ppo.value_clip": None, "ppo.normalize_values": True, "ppo.entropy_coefficient": 0.003,
         "network.memory_output": 128, "network.memory_size": 64,
     },
     "popgym-fair": {"steps": 15_000_000, "batch": 65_536, "longest_rollout": 1024, "compile": True},

@@ -106,7 +106,8 @@ class Trainer:
         for p, values in self.ppo.optimizer.state.items():
             found |= {f"adam.{names[id(p)]}.{key}": x for key, x in values.items()}
         found |= {f"collector.{name}": x for name, x in self.collector.get_state().items()}
-        found |= {"ppo.kl_coefficient": self.ppo.kl_coefficient, "ppo.learning_rate": self.ppo.learning_rate,
+        found |= {"ppo.kl_coefficient": self.ppo.kl_coefficient, "ppo.value_square": self.ppo.value_square,
+                  "ppo.learning_rate": self.ppo.learning_rate,
                   "iterations": torch.tensor(self.iterations), "env_steps": torch.tensor(self.env_steps)}
         return {name: x.detach().clone() for name, x in found.items()}
 
@@ -158,6 +159,7 @@ class Trainer:
                 for key, x in values.items():
                     x.copy_(state.get(f"adam.{names[id(p)]}.{key}", torch.zeros(())))
             self.ppo.kl_coefficient.copy_(state["ppo.kl_coefficient"])
+            self.ppo.value_square.copy_(state["ppo.value_square"])
             self.ppo.learning_rate.copy_(state["ppo.learning_rate"])
 
     def _collect_eagerly(self) -> None:
@@ -165,6 +167,7 @@ class Trainer:
         found = advantages(self.collector.rollout, self.config.ppo)
         self.advantage.copy_(found.advantage)
         self.target.copy_(found.target)
+        self.ppo.follow_values(found.target)
 
     def _update_eagerly(self) -> None:
         r, i = self.collector.rollout, self.chosen
