@@ -24,13 +24,23 @@ from .states import State
 Array = Any   # a numpy array or a tensor
 
 
+class View(NamedTuple):
+    """A parameter that the reference lays out differently: ours by name, and the view of it (`.T`, a slice, a reshape) that theirs is."""
+
+    name: str
+    of: Callable[[Tensor], Tensor]
+
+
 class Published(NamedTuple):
     """One published model: what it is called, and how to build ours. Names map the reference's to ours."""
 
     kind: type[Memory]
     build: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Memory]   # (shapes, hparams) -> fresh memory
-    parameters: Mapping[str, str]
-    state: Mapping[str, str]
+    parameters: Mapping[str, str | View]
+    state: Mapping[str, str]                                                     # their names: our fields
+    op: str | None = None                                                        # the operation of hm.kernels behind it
+    enter: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None        # their arrays -> our fields, where names do not suffice
+    leave: Callable[[State], dict[str, Tensor]] | None = None                    # and back
 
 
 def _shm(make: Callable[..., SHM], **fixed: Any) -> Callable[..., Memory]:
@@ -60,9 +70,9 @@ _SHM = {**_SHM_ROOT, "shortcut.weight": "shortcut.weight", "shortcut.bias": "sho
 _RNN = {name: f"rnn.{name}" for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")}
 
 MODELS: dict[str, Published] = {
-    "shm_pomdp": Published(SHM, _shm(SHM.paper, clip=100.0), _SHM, {"M": "M"}),               # random rows, within ±100
-    "shm_popgym": Published(SHM, _shm(SHM.release), _SHM, {"M": "M"}),                        # row 0 only
-    "shm_root": Published(SHM, _shm(SHM.release, shortcut=False), _SHM_ROOT, {"M": "M"}),     # row 0 only, no shortcut
+    "shm_pomdp": Published(SHM, _shm(SHM.paper, clip=100.0), _SHM, {"M": "M"}, "shm"),            # random rows, within ±100
+    "shm_popgym": Published(SHM, _shm(SHM.release), _SHM, {"M": "M"}, "shm"),                     # row 0 only
+    "shm_root": Published(SHM, _shm(SHM.release, shortcut=False), _SHM_ROOT, {"M": "M"}, "shm"),  # row 0 only, no shortcut
     "gru": Published(GRU, _rnn(GRU), _RNN, {"h": "h"}),                                       # torch.nn.GRU
     "lstm": Published(LSTM, _rnn(LSTM), _RNN, {"h": "h", "c": "c"}),                           # torch.nn.LSTM
 }
@@ -87,9 +97,9 @@ def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | 
         memory = published.build(shapes, hparams or {})
     except (IndexError, ValueError, TypeError) as error:
         raise ValueError(f"weights of {model} have shapes that no {model} has ({error}): {shapes}") from error
-    ours = dict(memory.named_parameters())
-    wrong = [f"{name} must have shape {list(ours[published.parameters[name]].shape)}, got {list(shape)}"
-             for name, shape in shapes.items() if shape != tuple(ours[published.parameters[name]].shape)]
+    ours = {name: _view(memory, where) for name, where in published.parameters.items()}
+    wrong = [f"{name} must have shape {list(ours[name].shape)}, got {list(shape)}"
+             for name, shape in shapes.items() if shape != tuple(ours[name].shape)]
     if wrong:
         raise ValueError(f"weights of {model} with hparams {dict(hparams or {})} do not fit: {'; '.join(wrong)}")
     dtype, device = next(iter(given.values())).dtype, next(iter(given.values())).device
@@ -97,8 +107,8 @@ def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | 
         dtype = torch.promote_types(dtype, x.dtype)
     memory = memory.to(device=device, dtype=dtype)
     with torch.no_grad():
-        for name, parameter in memory.named_parameters():
-            parameter.copy_(given[_invert(published.parameters)[name]])
+        for name, where in published.parameters.items():
+            _view(memory, where).copy_(given[name])
     return memory
 
 
@@ -108,41 +118,43 @@ def state(memory: Memory, arrays: Mapping[str, Array], generator: torch.Generato
     Differentiable where those are tensors. What the published code does not carry (the clock that SHM draws its rows
     from) starts afresh, drawn with `generator`.
     """
-    names = _describe(memory).state
+    published = _describe(memory)
     given = {name: _tensor(f"arrays[{name!r}]", x) for name, x in _strip(arrays, "state0.").items()}
-    _check_names("arrays", type(memory).__name__, given, names)
+    _check_names("arrays", type(memory).__name__, given, published.state)
     batch = {name: x.shape[0] if x.ndim else None for name, x in given.items()}
     if len(set(batch.values())) != 1 or None in batch.values():
         raise ValueError(f"arrays must share their first axis, the batch; got sizes {batch}")
     fresh = memory.initial_state(next(x.shape[0] for x in given.values()), generator=generator)
     fields = fresh._asdict()
-    for name, x in given.items():
-        like = fields[names[name]]
+    theirs = {ours: name for name, ours in published.state.items()}
+    entered = {published.state[name]: x for name, x in given.items()} if published.enter is None else published.enter(given)
+    for name, x in entered.items():
+        like = fields[name]
         if x.shape != like.shape:
-            raise ValueError(f"arrays[{name!r}] must have shape {list(like.shape)}, got {list(x.shape)}")
-        fields[names[name]] = x.to(device=like.device, dtype=like.dtype)
+            raise ValueError(f"arrays[{theirs.get(name, name)!r}] must have shape {list(like.shape)}, got {list(x.shape)}")
+        fields[name] = x.to(device=like.device, dtype=like.dtype)
     return type(fresh)(**fields)
 
 
 def arrays(memory: Memory, state: State) -> dict[str, np.ndarray]:
     """What the reference calls its state, as numpy arrays."""
-    return {name: _numpy(getattr(state, ours)) for name, ours in _describe(memory).state.items()}
+    published = _describe(memory)
+    named = {name: getattr(state, ours) for name, ours in published.state.items()} if published.leave is None else published.leave(state)
+    return {name: _numpy(x) for name, x in named.items()}
 
 
 def gradients(memory: Memory) -> dict[str, np.ndarray]:
     """The gradients of all parameters under the reference's names (zeros where backward() did not reach one)."""
-    ours = dict(memory.named_parameters())
-    if all(p.grad is None for p in ours.values()):
+    if all(p.grad is None for p in memory.parameters()):
         raise ValueError("memory has no gradients; call backward() on a loss of its output first")
-    named = {name: ours[our] for name, our in _describe(memory).parameters.items()}
-    return {name: _numpy(torch.zeros_like(p) if p.grad is None else p.grad) for name, p in named.items()}
+    return {name: _numpy(_view(memory, where, gradient=True)) for name, where in _describe(memory).parameters.items()}
 
 
 def _describe(memory: Memory) -> Published:
     """The published model whose kind and parameters this memory has. (Those that share both share their names too.)"""
     parameters = {name for name, _ in memory.named_parameters()}
     for published in MODELS.values():
-        if isinstance(memory, published.kind) and set(published.parameters.values()) == parameters:
+        if isinstance(memory, published.kind) and {_name(where) for where in published.parameters.values()} == parameters:
             return published
     has = ", ".join(sorted(parameters)) or "(none)"
     raise ValueError(f"memory {type(memory).__name__} with parameters {has} is none of the published models "
@@ -179,5 +191,13 @@ def _numpy(x: Tensor) -> np.ndarray:
     return (x.float() if x.dtype == torch.bfloat16 else x).numpy().copy()
 
 
-def _invert(names: Mapping[str, str]) -> dict[str, str]:
-    return {ours: theirs for theirs, ours in names.items()}
+def _name(where: str | View) -> str:
+    return where if isinstance(where, str) else where.name
+
+
+def _view(memory: Memory, where: str | View, gradient: bool = False) -> Tensor:
+    """A parameter of ours, or its gradient, as the reference lays it out."""
+    x = memory.get_parameter(_name(where))
+    if gradient:
+        x = torch.zeros_like(x) if x.grad is None else x.grad
+    return x if isinstance(where, str) else where.of(x)

@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 NAMES = ("reference", "scan", "cpu", "triton")
+OPS = {"shm": NAMES, "hadamard": NAMES, "diagonal": NAMES, "additive": NAMES[:2], "delta": NAMES[:2]}   # the backends of each
 PREFERRED = {"cpu": ("cpu", "scan"), "cuda": ("triton", "scan")}   # by device type; anything else takes `scan`
 
 _failed: dict[tuple[str, str, str], str] = {}   # (op, backend, device type) -> what went wrong
@@ -60,17 +61,17 @@ def missing(backend: str, device_type: str | None = None) -> str | None:
 
 def usable(op: str | None = None) -> list[str]:
     """Names of the backends that can run here."""
-    if op not in (None, "shm", "hadamard"):
-        raise ValueError(f"unknown op {op!r}; choose from shm, hadamard")
-    return [name for name in NAMES if missing(name) is None]
+    if op is not None and op not in OPS:
+        raise ValueError(f"unknown op {op!r}; choose from {', '.join(OPS)}")
+    return [name for name in (NAMES if op is None else OPS[op]) if missing(name) is None]
 
 
 def check_name(op: str, backend: str, device_type: str) -> None:
     """Raise unless `backend` is a known name that can run on this kind of device."""
     if backend == "auto":
         return
-    if backend not in NAMES:
-        raise ValueError(f"unknown backend {backend!r} for {op}; choose from auto, {', '.join(NAMES)}")
+    if backend not in OPS.get(op, NAMES):
+        raise ValueError(f"unknown backend {backend!r} for {op}; choose from auto, {', '.join(OPS.get(op, NAMES))}")
     reason = missing(backend, device_type)
     if reason is not None:
         raise ValueError(f"backend={backend!r} of {op} cannot be used: {reason}; use backend='auto' or one of {usable(op)}")

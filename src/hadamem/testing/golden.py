@@ -9,7 +9,6 @@ sum(y * cot). Files of the models `shm_core` and `hmf_core` hold arguments and r
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import math
 import zipfile
@@ -194,22 +193,17 @@ def _model_of(path: Path) -> str | None:
 def _places(model: str, only: list[str] | None) -> list[tuple[str, str]]:
     """(backend, device) pairs to check on: all usable here, or the one way of a memory without kernels of ours."""
     cuda = torch.cuda.is_available()
-    if model in reference.MODELS and not _has_backends(model):
+    op = {"hmf_core": "hadamard", "shm_core": "shm"}.get(model) or reference.MODELS[model].op
+    if op is None:
         return [("torch", "cpu"), *([("torch", "cuda")] if cuda else [])]
-    op = "hadamard" if model == "hmf_core" else "shm"
     places = [(b, "cuda" if b == "triton" and not interpreting() else "cpu") for b in kernels.backends(op)]
     places += [("scan", "cuda")] if cuda else []
     if only is not None:
-        unknown = sorted(set(only) - {b for b, _ in places})
+        unknown = sorted(set(only) - set(kernels.backends()))
         if unknown:
-            known = ", ".join(kernels.backends(op))
-            raise ValueError(f"backend {', '.join(unknown)} is not usable here; choose from {known}")
-        places = [(b, d) for b, d in places if b in only]
+            raise ValueError(f"backend {', '.join(unknown)} is not usable here; choose from {', '.join(kernels.backends())}")
+        places = [(b, d) for b, d in places if b in only] or places   # an operation that has none of them is not left out
     return places
-
-
-def _has_backends(model: str) -> bool:
-    return "backend" in inspect.signature(reference.MODELS[model].kind).parameters
 
 
 Data = Mapping[str, np.ndarray]
@@ -283,7 +277,7 @@ def _check_model(data: Data, meta: Mapping[str, Any], backend: str, device: str,
             for name, array in reference.gradients(memory).items():
                 if f"g.w.{name}" in data:
                     yield f"g.w.{name}", torch.as_tensor(array)
-        if any(key.startswith("states.") for key in data):
+        if any(key.startswith("states.") for key in data) or not initial:
             yield from _check_steps(data, memory, x.detach(), state0, reset, choice)
 
 
