@@ -1,15 +1,18 @@
 """Train POPGym tasks with several memories and keep a compact record of each run: settings, curve, times. Finished ones are not redone.
 
     PYTHONPATH=src python benchmarks/popgym_results.py --out docs/results [--tasks RepeatPreviousEasy ...] [--memories shm gru ...]
-        [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS]
+        [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS] [--lock FILE] [--after RECORD ...]
 
 A record is docs/results/<preset>-<task>-<memory>-<seed>.json; `curve` holds the mean return of the episodes that ended in each
-iteration. Runs that --limit stopped are redone.
+iteration. Runs that --limit stopped are redone. Several of these commands may share a GPU: with the same --lock they build side by side
+and train one after the other, so that the times are each run's own (`alone` in the record).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
 import os
 import time
@@ -31,7 +34,20 @@ MEMORIES = {      # name here: memory and its options
 }
 
 
-def run(task, name, preset, seed, steps, out, limit):
+@contextlib.contextmanager
+def turn(lock, after):
+    """Wait for the records `after`, then hold the lock, if there is one."""
+    while not all(Path(path).exists() for path in after):
+        time.sleep(0.2)
+    if lock is None:
+        yield
+        return
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def run(task, name, preset, seed, steps, out, limit, lock=None, after=()):
     path = Path(out) / f"{preset}-{task}-{name}-{seed}.json"
     if path.exists() and json.loads(path.read_text())["finished"]:
         print(f"{path.name}: there already", flush=True)
@@ -43,13 +59,16 @@ def run(task, name, preset, seed, steps, out, limit):
     trainer = Trainer(config)
     built = time.perf_counter()
     curve, rollout, update, skipped = [], 0.0, 0.0, 0.0
-    while not trainer.done and time.perf_counter() - built < limit:
-        row = trainer.iteration()
-        curve.append(round(100 * row["return"], 2))
-        rollout, update, skipped = rollout + row["rollout_seconds"], update + row["update_seconds"], skipped + row["skipped"]
-    seconds = time.perf_counter() - built
+    with turn(lock, after):
+        begun = time.perf_counter()
+        while not trainer.done and time.perf_counter() - begun < limit:
+            row = trainer.iteration()
+            curve.append(round(100 * row["return"], 2))
+            rollout, update, skipped = rollout + row["rollout_seconds"], update + row["update_seconds"], skipped + row["skipped"]
+        seconds = time.perf_counter() - begun
     record = {
         "task": task, "memory": name, "preset": preset, "seed": seed, "steps": trainer.env_steps, "finished": trainer.done,
+        "alone": lock is not None,
         "last": curve[-1], "last10": round(sum(curve[-10:]) / len(curve[-10:]), 2), "best": max(curve), "skipped": skipped,
         "seconds": round(seconds, 2), "rollout_seconds": round(rollout, 2), "update_seconds": round(update, 2),
         "rest_seconds": round(seconds - rollout - update, 2), "build_seconds": round(built - start, 2),
@@ -75,11 +94,13 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=15_000_000)
     parser.add_argument("--limit", type=float, default=1e9, help="stop a run after this many seconds of training and record it unfinished")
+    parser.add_argument("--lock", help="a file: train only while holding its lock, so one at a time")
+    parser.add_argument("--after", nargs="+", default=[], help="train only when these records exist")
     args = parser.parse_args()
     for seed in args.seeds:
         for task in args.tasks:
             for name in args.memories:
-                run(task, name, args.preset, seed, args.steps, args.out, args.limit)
+                run(task, name, args.preset, seed, args.steps, args.out, args.limit, args.lock, args.after)
                 torch.cuda.empty_cache()
 
 

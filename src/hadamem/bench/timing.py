@@ -246,10 +246,10 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of this source tree, "+" for changes on top; None for an installed package."""
+    """The commit of this source tree, "+" for changes on top; for a copy without git what HADAMEM_COMMIT says, or None."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
-        return None
+        return os.environ.get("HADAMEM_COMMIT")
     try:
         commit = _git(root, "rev-parse", "--short", "HEAD")
         return commit + ("+" if _git(root, "status", "--porcelain") else "")
