@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from ._version import __version__
+from .lookup import import_from_here
 
 
 class UsageError(Exception):
@@ -155,12 +156,6 @@ def _check_memory(args: argparse.Namespace) -> int:
         raise UsageError(" ".join(str(error).split())) from error
     print(report)
     return 0 if report.ok else 1
-
-
-def import_from_here() -> None:
-    """Make modules in the current folder importable, as `python -m` does; a console script's first place is its own folder."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
 
 
 def _parse_option(text: str) -> tuple[str, Any]:

@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_fields
-from .cli import UsageError, WorkError, import_from_here
+from .cli import UsageError, WorkError
 from .envs import EnvError
+from .lookup import import_from_here
 from .training import folder as folders
 from .training.config import PRESETS, TrainConfig, make_config, to_dict
 
 RUNS = Path("runs")
 COMMON = {      # the options that most runs need, in this order; the words of others are the comments beside the fields
-    "env": "what to train on: a name of `hadamem list envs`, or a Gymnasium id",
-    "network.memory": "a name of `hadamem list memories` (default: shm)",
+    "env": "what to train on: a name of `hadamem list envs`, a Gymnasium id, or package.module:Class of your own",
+    "network.memory": "a name of `hadamem list memories`, or package.module:Class of your own (default: shm)",
     "preset": f"where settings start from: {', '.join(PRESETS)} (default: default)",
     "steps": "env steps to train for; the last batch may go beyond (default: 1,000,000, or the preset's)",
     "seed": "of everything random (default: 0)",
@@ -134,7 +135,7 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
 def default_name(config: TrainConfig) -> str:
     """E.g. RepeatPreviousEasy-shm-0."""
     env = re.sub(r"[^\w.-]+", "-", config.env.rpartition("/")[2].rpartition(":")[2])
-    return f"{env}-{config.network.memory}-{config.seed}"
+    return f"{env}-{config.network.memory.rpartition(':')[2]}-{config.seed}"
 
 
 def _draw(run: Any) -> str:

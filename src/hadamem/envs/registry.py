@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from .. import lookup
 from .base import BatchedEnv
 
 
@@ -111,14 +112,9 @@ def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedE
 
 
 def _find_class(name: str) -> Any:
-    """What makes the env "package.module:Class", or None if that is no such name."""
-    module, colon, path = name.partition(":")
-    if not colon or not path:
-        return None
+    """What makes the env "package.module:Class", or None if that is no such name (it may be an id of Gymnasium's then)."""
     try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError):
+        found = lookup.find(name)
+    except ValueError:
         return None
     return found if callable(found) else None

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 from collections.abc import Callable
 from typing import Any
 
+from .. import lookup
+from . import own
 from .base import Memory
 from .calibration import Calibration, Factors
 from .none import NoMemory
@@ -28,12 +31,33 @@ def list_memories() -> list[str]:
 
 
 def make_memory(name: str, input_size: int, output_size: int | None = None, **options: Any) -> Memory:
-    """Build a memory by name. `options` are its own keywords; `memory_size`, which all of them take, is the natural width of each."""
-    if not isinstance(name, str) or name not in MEMORIES:
-        near = difflib.get_close_matches(str(name).lower(), MEMORIES, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown memory {name!r}; {hint}choose from {', '.join(MEMORIES)}")
-    return MEMORIES[name](input_size, output_size, **options)
+    """Build a memory by name. `options` are its own keywords; `memory_size`, which all of them take, is the natural width of each.
+
+    A memory of your own has the name that `register_memory` gave it, or "package.module:Class".
+    """
+    if isinstance(name, str) and name in MEMORIES:
+        return own.build_memory(name, MEMORIES[name], input_size, output_size, options)
+    if isinstance(name, str) and ":" in name:
+        return own.build_memory(name, lookup.find(name), input_size, output_size, options)
+    near = difflib.get_close_matches(str(name).lower(), MEMORIES, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"unknown memory {name!r}; {hint}choose from {', '.join(MEMORIES)}; one of your own is written package.module:Class, "
+                     "or must be registered first, by hm.register_memory in a module that is imported")
 
 
-__all__ = ["GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "list_memories", "make_memory"]
+def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, overwrite: bool = False) -> Any:
+    """Make a memory of your own known by name, to `make_memory` and to all that call it: `hm.train(env, memory="mine")`.
+
+        hm.register_memory("mine", MyMemory)      # or above the class: @hm.register_memory("mine")
+
+    factory: a `hm.Memory` class, or a function (input_size, output_size, **options) that makes one. Returns it. A name lives as long as the
+    process: what loads a run later has to register it again, or the run is given "package.module:Class" as its memory instead.
+    """
+    if factory is None and isinstance(name, str):
+        return functools.partial(register_memory, name, overwrite=overwrite)
+    own.check_entry(name, factory, MEMORIES, overwrite)
+    MEMORIES[name] = factory
+    return factory
+
+
+__all__ = ["GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "list_memories", "make_memory", "register_memory"]

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import importlib
-import inspect
 import io
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import states
-from ..memory import list_memories, make_memory
+from .. import lookup, states
+from ..memory import list_memories, make_memory, own
 
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {   # dtype -> (rtol, atol); rtol is relative to the largest entry
     torch.float64: (1e-9, 1e-10),
@@ -576,32 +572,15 @@ def resolve(spec: str, input_size: int = 8, output_size: int = 6, **options: Any
     """The module that `spec` names: an instance, or what a class or function builds from the sizes and options."""
     if spec in list_memories():
         return make_memory(spec, input_size, output_size, **options)
-    where, _, attribute = spec.partition(":")
-    if not where or not attribute:
+    if not all(spec.partition(":")):
         known = ", ".join(list_memories())
         raise ValueError(f"memory {spec!r} must be written package.module:Class, or be one of {known}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())   # a console script does not look in the present folder by itself
-    try:
-        found: Any = importlib.import_module(where)
-    except ImportError as error:
-        raise ValueError(f"cannot import module {where!r} of memory {spec!r}: {error}") from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"module {where!r} has no {attribute!r}; is the name in {spec!r} right?")
-        found = getattr(found, part)
+    found = lookup.find(spec)
     if isinstance(found, nn.Module):
         if options:
             raise ValueError(f"{spec!r} is a ready-made module and takes no options, got {', '.join(options)}")
         return found
-    if not callable(found):
-        raise ValueError(f"{spec!r} must be a class, a function or a torch.nn.Module, got {type(found).__name__}")
-    try:
-        inspect.signature(found).bind(input_size=input_size, output_size=output_size, **options)
-    except TypeError as error:
-        raise ValueError(f"{spec!r} cannot be built with input_size, output_size and options {options}: "
-                         f"{error}") from error
-    module = found(input_size=input_size, output_size=output_size, **options)
+    module = own.build(spec, found, input_size, output_size, options)
     if not isinstance(module, nn.Module):
         raise ValueError(f"{spec!r} must build a torch.nn.Module, got {type(module).__name__}")
     return module

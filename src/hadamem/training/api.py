@@ -25,7 +25,7 @@ def train(env: Any = None, memory: str | None = None, *, preset: str = "default"
 
     env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (its class, say; best, since many of them can run in
     worker processes), a batched env, or a Gymnasium vector env or env. Only those that are made here are closed.
-    memory: a name of `hm.list_memories()`.
+    memory: a name of `hm.list_memories()`, or "package.module:Class" of your own.
     settings: any field of `TrainConfig`; those of its parts with two underscores: `ppo__epochs=4`, `network__memory_size=64`, or as a
     dict: `ppo={"epochs": 4}`. out: the run's folder; None: nothing is written. resume: go on with the run in that folder, whose settings
     are taken from there (give the env again if it was not a name). quiet: no progress. report: called with every row of metrics.

@@ -1,0 +1,62 @@
+"""The examples run, and what they show works from the command line, too."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import hadamem as hm
+from hadamem.cli import main
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.name)
+def test_it_runs(path, tmp_path):
+    command = [sys.executable, str(path), "--steps", "8000", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "22 checks passed" in done.stdout
+    assert "return" in done.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with the example in it, as the current one."""
+    shutil.copy(EXAMPLES / "own_memory.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    yield tmp_path
+    sys.modules.pop("own_memory", None)
+    hm.memory.MEMORIES.pop("leaky", None)
+
+
+def test_by_its_class_it_can_be_loaded_again(folder, capsys):
+    small = ["--num-envs", "16", "--rollout", "12", "--ppo.epochs", "1", "--log", "none", "--device", "cpu", "--plain"]
+    assert main(["train", "--env", "TMaze", "--memory", "own_memory:Leaky", "--steps", "192", *small]) == 0
+    run = folder / "runs" / "TMaze-Leaky-0"
+    assert yaml.safe_load((run / "config.yaml").read_text())["network"]["memory"] == "own_memory:Leaky"
+    assert main(["train", "--resume", "--out", str(run), "--steps", "384", "--plain"]) == 0
+    assert main(["eval", str(run), "--episodes", "10"]) == 0
+    assert type(hm.load_policy(run).network.trunk.memory).__name__ == "Leaky"
+    capsys.readouterr()
+    (folder / "own_memory.py").unlink()
+    del sys.modules["own_memory"]
+    assert main(["eval", str(run), "--episodes", "10"]) == 2
+    assert "cannot import module 'own_memory' of 'own_memory:Leaky'" in capsys.readouterr().err
+
+
+def test_by_a_name_it_must_be_registered_again(folder, capsys):
+    sys.path.insert(0, str(folder))
+    import own_memory  # noqa: F401   # registers it
+
+    hm.train("TMaze", memory="leaky", steps=192, num_envs=16, rollout=12, ppo__epochs=1, log=(), out="run", quiet=True, device="cpu")
+    assert hm.load_policy("run").network.config.memory == "leaky"
+    del hm.memory.MEMORIES["leaky"]      # as in another process
+    with pytest.raises(ValueError, match=r"unknown memory 'leaky'.*hm.register_memory"):
+        hm.load_policy("run")
+    assert main(["eval", "run"]) == 2
+    assert "register_memory" in capsys.readouterr().err
