@@ -11,14 +11,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .memory import GRU, LSTM, SHM, Memory
+from .memory import GPT2, GRU, LSTM, SHM, Memory
 from .states import State
 
 Array = Any   # a numpy array or a tensor
@@ -32,7 +32,7 @@ class View(NamedTuple):
 
 
 class Published(NamedTuple):
-    """One published model: what it is called, and how to build ours. Names map the reference's to ours."""
+    """One published model: what it is called, and how to build ours. Names map the reference's to ours; `*` is the number of a layer."""
 
     kind: type[Memory]
     build: Callable[[Mapping[str, tuple[int, ...]], Mapping[str, Any]], Memory]   # (shapes, hparams) -> fresh memory
@@ -52,6 +52,13 @@ def _shm(make: Callable[..., SHM], **fixed: Any) -> Callable[..., Memory]:
     return build
 
 
+def _gpt2(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
+    width, D = shapes["map.weight"]
+    layers = sum(name.endswith(".ln_1.weight") for name in shapes)
+    return GPT2(D, memory_size=hparams.get("hidden", width), heads=hparams.get("n_head", 4), layers=hparams.get("n_layer", layers),
+                window=hparams.get("max_seq_length", 5000), past_window="recompute")
+
+
 def _rnn(kind: Callable[..., Memory]) -> Callable[..., Memory]:
     def build(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
         return kind(shapes["weight_ih_l0"][-1], memory_size=hparams.get("H", shapes["weight_hh_l0"][-1]))   # y = h
@@ -67,12 +74,21 @@ _SHM_ROOT = {
     "out.weight": "out.weight", "out.bias": "out.bias",
 }
 _SHM = {**_SHM_ROOT, "shortcut.weight": "shortcut.weight", "shortcut.bias": "shortcut.bias"}
+_GPT2_LINEAR = {"attn.c_attn": "attention", "attn.c_proj": "project", "mlp.c_fc": "expand", "mlp.c_proj": "contract"}   # (in, out) there
+_GPT2_SAME = {"map": "map", "transformer.ln_f": "norm", "transformer.h.*.ln_1": "blocks.*.norm1", "transformer.h.*.ln_2": "blocks.*.norm2"}
 _RNN = {name: f"rnn.{name}" for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")}
+
+_GPT2: dict[str, str | View] = {
+    **{f"{theirs}.{kind}": f"{ours}.{kind}" for kind in ("weight", "bias") for theirs, ours in _GPT2_SAME.items()},
+    **{f"transformer.h.*.{theirs}.bias": f"blocks.*.{ours}.bias" for theirs, ours in _GPT2_LINEAR.items()},
+    **{f"transformer.h.*.{theirs}.weight": View(f"blocks.*.{ours}.weight", Tensor.t) for theirs, ours in _GPT2_LINEAR.items()},
+}
 
 MODELS: dict[str, Published] = {
     "shm_pomdp": Published(SHM, _shm(SHM.paper, clip=100.0), _SHM, {"M": "M"}, "shm"),            # random rows, within ±100
     "shm_popgym": Published(SHM, _shm(SHM.release), _SHM, {"M": "M"}, "shm"),                     # row 0 only
     "shm_root": Published(SHM, _shm(SHM.release, shortcut=False), _SHM_ROOT, {"M": "M"}, "shm"),  # row 0 only, no shortcut
+    "gpt2": Published(GPT2, _gpt2, _GPT2, {}),                                                # no state: whole episodes
     "gru": Published(GRU, _rnn(GRU), _RNN, {"h": "h"}),                                       # torch.nn.GRU
     "lstm": Published(LSTM, _rnn(LSTM), _RNN, {"h": "h", "c": "c"}),                           # torch.nn.LSTM
 }
@@ -88,7 +104,8 @@ def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | 
     if published is None:
         raise ValueError(f"unknown published model {model!r}; choose from {', '.join(MODELS)}")
     given = {name: _tensor(f"weights[{name!r}]", x) for name, x in _strip(weights, "w.").items()}
-    _check_names("weights", model, given, published.parameters)
+    parameters = _layers(published.parameters, given)
+    _check_names("weights", model, given, parameters)
     for name, x in given.items():
         if not x.is_floating_point():
             raise ValueError(f"weights[{name!r}] must have a floating dtype, got {x.dtype}")
@@ -97,7 +114,7 @@ def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | 
         memory = published.build(shapes, hparams or {})
     except (IndexError, ValueError, TypeError) as error:
         raise ValueError(f"weights of {model} have shapes that no {model} has ({error}): {shapes}") from error
-    ours = {name: _view(memory, where) for name, where in published.parameters.items()}
+    ours = {name: _view(memory, where) for name, where in parameters.items()}
     wrong = [f"{name} must have shape {list(ours[name].shape)}, got {list(shape)}"
              for name, shape in shapes.items() if shape != tuple(ours[name].shape)]
     if wrong:
@@ -107,7 +124,7 @@ def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | 
         dtype = torch.promote_types(dtype, x.dtype)
     memory = memory.to(device=device, dtype=dtype)
     with torch.no_grad():
-        for name, where in published.parameters.items():
+        for name, where in parameters.items():
             _view(memory, where).copy_(given[name])
     return memory
 
@@ -147,14 +164,16 @@ def gradients(memory: Memory) -> dict[str, np.ndarray]:
     """The gradients of all parameters under the reference's names (zeros where backward() did not reach one)."""
     if all(p.grad is None for p in memory.parameters()):
         raise ValueError("memory has no gradients; call backward() on a loss of its output first")
-    return {name: _numpy(_view(memory, where, gradient=True)) for name, where in _describe(memory).parameters.items()}
+    parameters = _layers(_describe(memory).parameters, [name for name, _ in memory.named_parameters()])
+    return {name: _numpy(_view(memory, where, gradient=True)) for name, where in parameters.items()}
 
 
 def _describe(memory: Memory) -> Published:
     """The published model whose kind and parameters this memory has. (Those that share both share their names too.)"""
     parameters = {name for name, _ in memory.named_parameters()}
     for published in MODELS.values():
-        if isinstance(memory, published.kind) and {_name(where) for where in published.parameters.values()} == parameters:
+        named = _layers(published.parameters, parameters)
+        if isinstance(memory, published.kind) and {_name(where) for where in named.values()} == parameters:
             return published
     has = ", ".join(sorted(parameters)) or "(none)"
     raise ValueError(f"memory {type(memory).__name__} with parameters {has} is none of the published models "
@@ -191,13 +210,24 @@ def _numpy(x: Tensor) -> np.ndarray:
     return (x.float() if x.dtype == torch.bfloat16 else x).numpy().copy()
 
 
+def _layers(parameters: Mapping[str, str | View], names: Iterable[str]) -> dict[str, str | View]:
+    """`parameters` with every name that has a `*` repeated for the layers that `names` count."""
+    found = {int(part) for name in names for part in name.split(".") if part.isdecimal()}
+    named: dict[str, str | View] = {}
+    for theirs, ours in parameters.items():
+        for n in sorted(found) or [0] if "*" in theirs else [0]:
+            numbered = _name(ours).replace("*", str(n))
+            named[theirs.replace("*", str(n))] = numbered if isinstance(ours, str) else ours._replace(name=numbered)
+    return named
+
+
 def _name(where: str | View) -> str:
     return where if isinstance(where, str) else where.name
 
 
 def _view(memory: Memory, where: str | View, gradient: bool = False) -> Tensor:
     """A parameter of ours, or its gradient, as the reference lays it out."""
-    x = memory.get_parameter(_name(where))
+    x: Tensor = memory.get_parameter(_name(where))
     if gradient:
         x = torch.zeros_like(x) if x.grad is None else x.grad
     return x if isinstance(where, str) else where.of(x)

@@ -11,6 +11,7 @@ from .. import lookup
 from . import own
 from .base import Memory
 from .calibration import Calibration, Factors
+from .gpt2 import GPT2
 from .none import NoMemory
 from .rnn import GRU, LSTM
 from .shm import SHM
@@ -21,6 +22,7 @@ MEMORIES: dict[str, Callable[..., Memory]] = {
     "shm-release": SHM.release,
     "gru": GRU,
     "lstm": LSTM,
+    "gpt2": GPT2,
     "none": NoMemory,
 }
 
@@ -60,4 +62,4 @@ def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, 
     return factory
 
 
-__all__ = ["GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "list_memories", "make_memory", "register_memory"]
+__all__ = ["GPT2", "GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "list_memories", "make_memory", "register_memory"]

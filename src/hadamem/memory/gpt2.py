@@ -1,0 +1,231 @@
+"""GPT-2 as a memory: causal attention over the steps of the episode, up to a window of them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .base import Memory, check_size
+
+PAST_WINDOW = ("slide", "recompute")
+_ROWS = 1 << 15   # windows that one pass of "recompute" holds: bounds the memory, and the grid of a CUDA kernel
+
+
+class GPT2State(NamedTuple):
+    """The last window - 1 steps, the newest last; zeros where the episode is younger than that.
+
+    "slide": keys and values of every layer [B, layers, window - 1, 2 width]. "recompute": mapped inputs [B, 1, window - 1, width].
+    """
+
+    past: Tensor
+    position: Tensor   # [B] int64, steps of the episode so far
+
+
+class Sight(NamedTuple):
+    """Which keys each query sees: those from `first` to itself, of `past` keys from earlier calls and one of each step of this one."""
+
+    first: Tensor          # [B or 1, T]
+    mask: Tensor | None    # [B or 1, 1, T, keys]; None: plain causal attention without a past
+    past: int
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each behind a layer norm and beside a residual."""
+
+    def __init__(self, width: int, heads: int, dropout: float):
+        super().__init__()
+        self.width, self.heads, self.dropout = width, heads, dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.project = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.expand, self.contract = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, z: Tensor, past: Tensor | None, sight: Sight) -> tuple[Tensor, Tensor]:
+        """z [B, T, width], past [B, P, 2 width] keys and values -> z after the block, and keys and values [B, P + T, 2 width]."""
+        q, kv = self.attention(self.norm1(z)).split((self.width, 2 * self.width), dim=-1)
+        kv = kv if past is None else torch.cat((past.to(kv.dtype), kv), dim=1)
+        if q.shape[1] == 1:                  # what a single query does not see is zero already
+            return self._finish(z, self._attend(q, kv, sight.mask)), kv
+        # A weight of zero times nan is nan: keys that are not finite are taken out, and the queries that see them set to nan.
+        bad = ~kv.detach().sum(dim=-1).isfinite()                                               # [B, P + T]
+        a = self._attend(q, torch.where(bad[..., None], 0.0, kv), sight.mask, causal=sight.mask is None)
+        newest = torch.where(bad, torch.arange(bad.shape[1], device=z.device), -1).cummax(dim=1).values[:, sight.past:]
+        return self._finish(z, torch.where((newest >= sight.first)[..., None], torch.nan, a)), kv
+
+    def last(self, z: Tensor, at: Tensor) -> Tensor:
+        """z [N, W, width] -> [N, width], the block at step `at` [N] alone, which sees steps 0 to `at`."""
+        weight, bias = self.attention.weight, self.attention.bias
+        normed, place = self.norm1(z), at[:, None, None].expand(-1, 1, self.width)
+        q = F.linear(normed.gather(1, place), weight[:self.width], bias[:self.width])
+        kv = F.linear(normed, weight[self.width:], bias[self.width:])
+        seen = torch.arange(z.shape[1], device=z.device) <= at[:, None]                          # [N, W]
+        return self._finish(z.gather(1, place), self._attend(q, kv, seen[:, None, None]))[:, 0]
+
+    def _attend(self, q: Tensor, kv: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
+        q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, *kv.chunk(2, dim=-1)))
+        a = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0, is_causal=causal)
+        return a.transpose(1, 2).flatten(-2)
+
+    def _finish(self, z: Tensor, a: Tensor) -> Tensor:
+        z = z + F.dropout(self.project(a), self.dropout, self.training)
+        z2 = self.contract(F.gelu(self.expand(self.norm2(z)), approximate="tanh"))
+        return z + F.dropout(z2, self.dropout, self.training)
+
+
+class GPT2(Memory):
+    """A small GPT-2 over the inputs of the episode, with sine positions that restart at every reset.
+
+        z = W_m x + b_m + sine(position);   per layer  z += attention(norm(z));  z += mlp(norm(z));   y = norm(z)
+
+    memory_size is the width; heads must divide it (default: the largest of 4, 3, 2, 1 that does); layers; dropout (in training mode).
+    window: how many steps, itself included, a step attends to. Up to there nothing is forgotten; past_window says what then happens:
+    - "slide": keys keep the positions they were computed with and the oldest drops out, so a step costs O(window width).
+    - "recompute", the published rule: every step runs the whole network over the last `window` inputs at positions 0 to window - 1,
+      which no stored key survives. A step costs O(window width²) per layer (and window² width for all layers but the last), a sequence
+      that may outgrow its window as much for every step.
+    output_size: adds a linear layer. Without, y has the width.
+
+    Differs from the published code, which has past_window="recompute" and dropout 0.1, and drops what it knows when an episode packed
+    into a batch ends: here attention never crosses a reset.
+    """
+
+    state_type = GPT2State
+
+    def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 128, *, heads: int | None = None,
+                 layers: int = 1, window: int = 1024, dropout: float = 0.0, past_window: str = "slide"):
+        super().__init__()
+        self.input_size = check_size("input_size", input_size)
+        self.memory_size = width = check_size("memory_size", memory_size)
+        self.output_size = width if output_size is None else check_size("output_size", output_size)
+        self.heads = next(n for n in (4, 3, 2, 1) if width % n == 0) if heads is None else check_size("heads", heads)
+        self.layers, self.window = check_size("layers", layers), check_size("window", window)
+        self.dropout, self.past_window = dropout, past_window
+        if width % self.heads:
+            raise ValueError(f"heads must divide memory_size={width}, got heads={heads}; change one of them")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        if past_window not in PAST_WINDOW:
+            raise ValueError(f"unknown past_window {past_window!r}; choose from {', '.join(PAST_WINDOW)}")
+        self.map = nn.Linear(self.input_size, width)
+        self.blocks = nn.ModuleList(Block(width, self.heads, dropout) for _ in range(self.layers))
+        self.norm = nn.LayerNorm(width)
+        self.out = None if output_size is None else nn.Linear(width, self.output_size)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, 0.0, 0.02)
+                nn.init.zeros_(module.bias)
+
+    def initial_state(self, batch_size, device=None, dtype=None, generator=None):
+        check_size("batch_size", batch_size)
+        device, dtype = self.state_options(device, dtype)
+        past = torch.zeros(batch_size, *self._past_shape(), device=device, dtype=dtype)
+        return GPT2State(past, torch.zeros(batch_size, dtype=torch.int64, device=device))
+
+    def _past_shape(self) -> tuple[int, int, int]:
+        slides = self.past_window == "slide"
+        return self.layers if slides else 1, self.window - 1, (2 if slides else 1) * self.memory_size
+
+    def forward(self, x, state=None, reset=None):
+        self.check_inputs(x, state, reset)
+        if state is not None:
+            _check_state(state, self._past_shape())
+        B, T = x.shape[:2]
+        fresh = state is None or (reset is not None and self.starts_fresh and T > 1)   # nothing before these steps counts
+        dtype = self.state_options(None, None)[1] if state is None else state.past.dtype
+        position = self._positions(None if fresh else state.position, reset, T, x.device)      # [B or 1, T]
+        past = None if fresh else state.past
+        if past is not None and reset is not None and T == 1:
+            past = torch.where(reset[:, :, None, None], 0.0, past)
+        e = self.map(x)
+        if self.past_window == "slide":
+            z, known = self._slide(e, past, position)
+        else:
+            z, known = self._recompute(e, past, position)
+        y = self.norm(z)
+        y = y if self.out is None else self.out(y)
+        return y, GPT2State(self._keep(known, position, dtype), (position[:, -1] + 1).expand(B).clone())
+
+    def _positions(self, past: Tensor | None, reset: Tensor | None, T: int, device: torch.device) -> Tensor:
+        """The step within its episode [B, T], or [1, T] where all rows share it."""
+        t = torch.arange(T, device=device)[None]
+        carried = t if past is None else past[:, None] + t
+        if reset is None:
+            return carried
+        if T == 1 or self.resets_only_at_start:
+            return carried if past is None else torch.where(reset[:, :1], t, carried)
+        opened = torch.where(reset, t, -1).cummax(dim=1).values
+        return torch.where(opened >= 0, t - opened, carried)
+
+    def _sight(self, position: Tensor, P: int) -> Sight:
+        """Each of T queries sees itself and what lies before it in its episode and its window."""
+        T, W, device = position.shape[1], self.window, position.device
+        now = P + torch.arange(T, device=device)
+        first = now - position.clamp(max=W - 1)
+        if P == 0 and T <= W and position.shape[0] == 1:      # one episode from its start: plain causal attention
+            return Sight(first, None, P)
+        key = torch.arange(P + T, device=device)
+        return Sight(first, ((key >= first[..., None]) & (key <= now[:, None]))[:, None], P)
+
+    def _slide(self, e: Tensor, past: Tensor | None, position: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """e [B, T, width] -> z after the last block, and the keys and values of every layer, those of the past first."""
+        sight = self._sight(position, 0 if past is None else past.shape[2])
+        z = F.dropout(e + self._sines(position), self.dropout, self.training)
+        known = []
+        for n, block in enumerate(self.blocks):
+            z, kv = block(z, None if past is None else past[:, n], sight)
+            known.append(kv)
+        return z, known
+
+    def _recompute(self, e: Tensor, past: Tensor | None, position: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """e [B, T, width] -> z after the last block, and the mapped inputs, those of the past first."""
+        B, T, W = *e.shape[:2], self.window
+        near = 0 if past is not None else min(T, W)           # these steps cannot have outgrown the window
+        parts = [self._slide(e[:, :near], None, position[:, :near])[0]] if near else []
+        known = e if past is None else torch.cat((past[:, 0].to(e.dtype), e), dim=1)
+        count, j = position.clamp(max=W - 1).expand(B, T), torch.arange(W, device=e.device)       # steps before it in its window
+        rows, now = torch.arange(B, device=e.device)[:, None, None], known.shape[1] - T
+        stride = max(1, _ROWS // B)
+        for t in range(near, T, stride):
+            n = count[:, t:t + stride]
+            place = torch.arange(now + t, now + t + n.shape[1], device=e.device)[:, None] - n[..., None] + j
+            inputs = known[rows, place.clamp(max=known.shape[1] - 1)]                            # [B, steps, W, width]
+            inputs = torch.where((j <= n[..., None])[..., None], inputs, 0.0).flatten(0, 1)
+            parts.append(self._window(inputs, n.flatten()).unflatten(0, (B, -1)))
+        return torch.cat(parts, dim=1), [known]
+
+    def _window(self, e: Tensor, at: Tensor) -> Tensor:
+        """e [N, W, width] -> z after the last block at step `at` [N], of windows that start at position 0."""
+        position = torch.arange(e.shape[1], device=e.device)[None]
+        z = F.dropout(e + self._sines(position), self.dropout, self.training)
+        for block in self.blocks[:-1]:
+            z, _ = block(z, None, self._sight(position, 0))
+        return self.blocks[-1].last(z, at)   # type: ignore[operator]
+
+    def _sines(self, position: Tensor) -> Tensor:
+        """[..., T] -> [..., T, width]; in float64, for the angle of a late step has few digits left in float32."""
+        width = self.memory_size
+        rate = 10000.0 ** (-torch.arange(0, width, 2, device=position.device, dtype=torch.float64) / width)
+        angle = position[..., None] * rate
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :width].to(self.map.weight.dtype)
+
+    def _keep(self, known: list[Tensor], position: Tensor, dtype: torch.dtype) -> Tensor:
+        """The newest window - 1 of what is known, zero where that is another episode's."""
+        P, T, kept = self.window - 1, position.shape[1], []
+        age = torch.arange(P - 1, -1, -1, device=position.device)
+        foreign = (age > position[:, -1:])[..., None]
+        for x in known:
+            N = x.shape[1]
+            x = (x[:, N - P:] if N >= P else F.pad(x, (0, 0, P - N, 0))).to(dtype)
+            kept.append(x if T == 1 else torch.where(foreign, 0.0, x))
+        return torch.stack(kept, dim=1) if len(kept) > 1 else kept[0][:, None]
+
+
+def _check_state(state: GPT2State, shape: tuple[int, int, int]) -> None:
+    if state.past.shape[1:] != shape or not state.past.is_floating_point():
+        raise ValueError(f"state.past must be floating and have shape [B, {', '.join(map(str, shape))}], "
+                         f"got {state.past.dtype} {list(state.past.shape)}")
+    if state.position.dtype != torch.int64 or state.position.ndim != 1:
+        raise TypeError(f"state.position must be an int64 tensor of shape [B], got {state.position.dtype} {list(state.position.shape)}; "
+                        "keep what initial_state() gave, or use hm.states.to_vector and from_vector")

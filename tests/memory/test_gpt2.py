@@ -1,0 +1,252 @@
+"""GPT-2: a literal loop over windows, both rules past the window, packed episodes, the fast paths, state and errors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import hadamem as hm
+from hadamem.memory.gpt2 import Block
+from hadamem.testing import check_memory
+
+RULES = ("slide", "recompute")
+
+
+def build(rule="slide", window=5, layers=2, scale=15.0, **options):
+    """Weights far from their small start, so that attention is sharp and every bias counts."""
+    memory = hm.GPT2(4, options.pop("output_size", None), 8, window=window, layers=layers, past_window=rule, **options).double()
+    with torch.no_grad():
+        for p in memory.parameters():
+            p.mul_(scale) if p.ndim == 2 else p.add_(0.3 * torch.randn_like(p))
+    return memory
+
+
+def sines(position, width):
+    row = torch.zeros(width, dtype=torch.float64)
+    for i in range(0, width, 2):
+        angle = position * 10000.0 ** (-i / width)
+        row[i], row[i + 1] = math.sin(angle), math.cos(angle)
+    return row
+
+
+def normed(x, norm):
+    x = x - x.mean()
+    return x / (x.square().mean() + 1e-5).sqrt() * norm.weight + norm.bias
+
+
+def gelu(u):
+    return 0.5 * u * (1 + torch.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)))
+
+
+def one_row(memory, z):
+    """Outputs of one episode; z: list of embedded steps. A step sees at most `window` keys."""
+    heads, width = memory.heads, memory.memory_size
+    for block in memory.blocks:
+        qkv = [block.attention.weight @ normed(s, block.norm1) + block.attention.bias for s in z]
+        after = []
+        for t, s in enumerate(z):
+            q = qkv[t][:width].reshape(heads, -1)
+            mixed = []
+            for n in range(heads):
+                seen = range(max(0, t - memory.window + 1), t + 1)
+                k = torch.stack([qkv[j][width:2 * width].reshape(heads, -1)[n] for j in seen])
+                v = torch.stack([qkv[j][2 * width:].reshape(heads, -1)[n] for j in seen])
+                mixed.append(torch.softmax(k @ q[n] / math.sqrt(width / heads), 0) @ v)
+            s = s + block.project.weight @ torch.cat(mixed) + block.project.bias
+            u = gelu(block.expand.weight @ normed(s, block.norm2) + block.expand.bias)
+            after.append(s + block.contract.weight @ u + block.contract.bias)
+        z = after
+    return [normed(s, memory.norm) for s in z]
+
+
+def slow(memory, x):
+    """One episode x [T, D], step by step from the equations."""
+    e = [memory.map.weight @ s + memory.map.bias for s in x]
+    if memory.past_window == "slide":
+        return torch.stack(one_row(memory, [s + sines(t, memory.memory_size) for t, s in enumerate(e)]))
+    ys = []
+    for t in range(len(e)):
+        window = e[max(0, t - memory.window + 1):t + 1]
+        ys.append(one_row(memory, [s + sines(n, memory.memory_size) for n, s in enumerate(window)])[-1])
+    return torch.stack(ys)
+
+
+def resets(B, T, rate=0.2, seed=3):
+    return torch.rand(B, T, generator=torch.Generator().manual_seed(seed)) < rate
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("window", "layers"), [(4, 1), (4, 2), (50, 2)])
+def test_matches_a_literal_loop(rule, window, layers):
+    memory, x = build(rule, window, layers), torch.randn(2, 13, 4).double()
+    reset = torch.zeros(2, 13, dtype=torch.bool)
+    reset[1, 6] = True
+    want = torch.stack([slow(memory, x[0]), torch.cat((slow(memory, x[1, :6]), slow(memory, x[1, 6:])))])
+    got, _ = memory(x, None, reset)
+    torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
+    state, ys = memory.initial_state(2), []
+    for t in range(13):
+        y, state = memory.step(x[:, t], state, reset[:, t])
+        ys.append(y)
+    torch.testing.assert_close(torch.stack(ys, 1), want, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("window", "layers"), [(2, 1), (5, 2), (64, 3)])
+def test_keeps_the_contract_with_sharp_attention(rule, window, layers):
+    check_memory(build(rule, window, layers, output_size=3), long_length=64)
+
+
+def test_rules_agree_within_the_window_and_differ_beyond():
+    slide, x = build("slide", window=6), torch.randn(2, 9, 4).double()
+    again = hm.GPT2(4, memory_size=8, layers=2, window=6, past_window="recompute").double()
+    again.load_state_dict(slide.state_dict())
+    a, b = slide(x)[0], again(x)[0]
+    torch.testing.assert_close(a[:, :6], b[:, :6])
+    assert (a[:, 6:] - b[:, 6:]).abs().amax(dim=(0, 2)).min() > 1e-3
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_layer_forgets_exactly_what_leaves_the_window(rule):
+    memory, x = build(rule, window=4, layers=1), torch.randn(1, 9, 4).double()
+    other = x.clone()
+    other[:, 2] += 1
+    change = (memory(x)[0] - memory(other)[0]).abs().amax(dim=(0, 2))
+    assert (change[2:6] > 1e-6).all()
+    assert (change[6:] == 0).all()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("T", [5, 12])
+def test_promises_change_nothing_but_the_cost(rule, T):
+    memory, x = build(rule, window=8), torch.randn(3, T, 4).double()
+    _, past = memory(torch.randn(3, 6, 4).double())
+    reset = torch.zeros(3, T, dtype=torch.bool)
+    reset[1, 0] = True
+    want, want_state = memory(x, past, reset)
+    memory.resets_only_at_start = True
+    got, state = memory(x, past, reset)
+    torch.testing.assert_close((got, *state), (want, *want_state))
+    memory.resets_only_at_start, reset = False, torch.ones(3, 1, dtype=torch.bool) & (torch.arange(T) == 0)
+    want, want_state = memory(x, past, reset)
+    memory.resets_only_at_start = memory.starts_fresh = True
+    got, state = memory(x, past, reset)
+    torch.testing.assert_close((got, *state), (want, *want_state))
+
+
+def test_a_fresh_sequence_takes_plain_causal_attention(monkeypatch):
+    """No mask is built, and no empty past attended to, on the way a learner of whole episodes takes."""
+    memory, x, calls = build(window=32), torch.randn(3, 9, 4).double(), []
+    attend = Block._attend
+    monkeypatch.setattr(Block, "_attend", lambda self, q, kv, mask, causal=False: calls.append((kv.shape[1], mask, causal))
+                        or attend(self, q, kv, mask, causal))
+    memory(x)
+    memory.resets_only_at_start = memory.starts_fresh = True
+    memory(x, memory.initial_state(3), torch.ones(3, 9, dtype=torch.bool))
+    assert calls == [(9, None, True)] * 4
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_what_is_not_finite_is_seen_by_its_window_only(rule):
+    memory, x = build(rule, window=4, layers=1), torch.randn(1, 12, 4).double()
+    want = memory(x)[0]
+    x[0, 3] = torch.nan
+    whole, _ = memory(x)
+    steps, state = [], memory.initial_state(1)
+    for t in range(12):
+        y, state = memory.step(x[:, t], state)
+        steps.append(y)
+    for got in (whole, torch.stack(steps, 1)):
+        assert got[0, 3:7].isnan().all()
+        torch.testing.assert_close(got[0, :3], want[0, :3])
+        torch.testing.assert_close(got[0, 7:], want[0, 7:])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_state_is_the_episode_alone(rule):
+    memory, x, reset = build(rule, window=7), torch.randn(3, 20, 4).double(), resets(3, 20)
+    reset[:, 17] = True
+    _, state = memory(x, None, reset)
+    _, alone = memory(x[:, 17:], None, reset[:, 17:])
+    start = 17 + torch.where(reset[:, 17:], torch.arange(3), 0).amax(1)
+    assert (state.position == 20 - start).all()
+    torch.testing.assert_close(tuple(state), tuple(alone))
+    assert (state.past[:, :, :3] == 0).all()
+
+
+def test_late_positions_keep_their_digits():
+    memory = hm.GPT2(4, memory_size=8)
+    far = 10**7 + 3
+    torch.testing.assert_close(memory._sines(torch.tensor([far]))[0], sines(far, 8).float(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_autocast_and_half_precision_keep_a_wide_state(rule):
+    memory = hm.GPT2(4, 3, 8, window=5, past_window=rule)
+    x, reset = torch.randn(2, 9, 4), resets(2, 9)
+    want, _ = memory(x, None, reset)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y, state = memory(x, memory.initial_state(2), reset)
+        _, state = memory.step(x[:, 0], state)
+    assert state.past.dtype == torch.float32
+    torch.testing.assert_close(y.float(), want, rtol=0.05, atol=0.05)
+    y, state = memory.bfloat16()(x.bfloat16(), None, reset)
+    assert (y.dtype, state.past.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_dropout_is_for_training():
+    memory, x = hm.GPT2(4, memory_size=8, dropout=0.5), torch.randn(2, 9, 4)
+    assert not torch.equal(memory(x)[0], memory(x)[0])
+    memory.eval()
+    assert torch.equal(memory(x)[0], memory(x)[0])
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_compiles_in_one_graph(rule):
+    memory, x, reset = build(rule, window=4), torch.randn(2, 6, 4).double(), resets(2, 6)
+    compiled = torch.compile(memory, backend="aot_eager", fullgraph=True)
+    want, want_state = memory(x, memory.initial_state(2), reset)
+    got, state = compiled(x, memory.initial_state(2), reset)
+    torch.testing.assert_close((got, *state), (want, *want_state))
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (dict(memory_size=10, heads=4), "heads must divide memory_size=10, got heads=4"),
+    (dict(window=0), "window must be positive, got 0"),
+    (dict(layers=0), "layers must be positive"),
+    (dict(dropout=1.0), r"dropout must be in \[0, 1\), got 1.0"),
+    (dict(past_window="forget"), "unknown past_window 'forget'; choose from slide, recompute"),
+])
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        hm.GPT2(4, **options)
+
+
+def test_bad_states():
+    memory, x = hm.GPT2(4, memory_size=8, window=5), torch.randn(2, 3, 4)
+    other = hm.GPT2(4, memory_size=8, window=6).initial_state(2)
+    with pytest.raises(ValueError, match=r"state.past must be floating and have shape \[B, 1, 4, 16\], got torch.float32 \[2, 1, 5, 16\]"):
+        memory(x, other)
+    with pytest.raises(TypeError, match=r"state.position must be an int64 tensor"):
+        memory(x, memory.initial_state(2)._replace(position=torch.zeros(2)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rule", RULES)
+def test_captured_in_a_cuda_graph(rule):
+    memory = hm.GPT2(4, memory_size=32, window=6, past_window=rule).cuda()
+    x, reset = torch.randn(5, 9, 4, device="cuda"), resets(5, 9).cuda()
+    past = memory(torch.randn(5, 8, 4, device="cuda"))[1]
+    with torch.no_grad():
+        want, want_state = memory(x, past, reset)
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            memory(x, past, reset)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got, state = memory(x, past, reset)
+        graph.replay()
+    torch.testing.assert_close((got, *state), (want, *want_state))
