@@ -1,0 +1,48 @@
+"""The delta rule in chunks of matrix products (the WY form): plain PyTorch, linear in T, no loop over steps.
+
+What step t writes for its key, u_t = beta_t (v_t - M_{t-1} k_t), depends on the u_s before it through k_s · k_t alone: a triangular system
+per chunk, solved for all chunks at once. Between chunks the memory goes on as M <- M A + R. A single step is taken directly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .._chunks import chunks, finite, nan_where, seen
+from .reference import delta_reference
+
+
+def delta_scan(v: Tensor, k: Tensor, q: Tensor, beta: Tensor, M0: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """See `delta_reference`."""
+    B, T, V = v.shape
+    if T == 1:
+        return delta_reference(v, k, q, beta, M0, reset)
+    (v, bad_v), (k, bad_k), (q, bad_q), (beta, bad_beta) = finite(v), finite(k), finite(q), finite(beta[..., None])
+    lay = chunks(B, T, reset, v.device)
+    cut, lives = lay.ends()
+    V_, K_, Q_, beta = lay.cut(v), lay.cut(k), lay.cut(q), lay.cut(beta)                   # [B, N, C, V or K or 1]
+
+    # (I + L) U = beta (V - K Mᵀ), L[t, s] = beta_t k_t · k_s for s < t of the same episode, M the memory before the chunk (if it is seen)
+    L = torch.where(lay.sees, beta * (K_ @ K_.mT), 0.0)                                    # its diagonal is not looked at
+    seen_k = K_ if lay.fresh is None else torch.where(lay.fresh[..., None], 0.0, K_)
+    right = beta * torch.cat((V_, seen_k), dim=-1)
+    U, W = torch.linalg.solve_triangular(L, right, upper=False, unitriangular=True).split((V, K_.shape[-1]), dim=-1)   # U <- U - W Mᵀ
+
+    last_k = K_ if lives is None else torch.where(lives[..., None], K_, 0.0)
+    A = torch.eye(K_.shape[-1], dtype=v.dtype, device=v.device) - W.mT @ last_k            # [B, N, K, K]
+    R = U.mT @ last_k                                                                      # [B, N, V, K]
+    M, before = M0, []
+    for n, (A_n, R_n) in enumerate(zip(A.unbind(1), R.unbind(1), strict=True)):
+        before.append(M)
+        M = torch.baddbmm(R_n, M if cut is None else torch.where(cut[:, n, None, None], 0.0, M), A_n)
+    starts = torch.stack(before, dim=1)                                                    # [B, N, V, K]
+    sick = (starts.detach() * 0).sum((-2, -1)) != 0                                        # [B, N]
+    starts = torch.where(sick[..., None, None], 0.0, starts).mT
+
+    scores = torch.where(lay.sees, Q_ @ K_.mT, 0.0)
+    Q_ = Q_ if lay.fresh is None else torch.where(lay.fresh[..., None], 0.0, Q_)
+    h = scores @ (U - W @ starts) + Q_ @ starts
+    had = seen(bad_v | bad_k | bad_beta, reset)
+    h = h.flatten(1, 2)[:, :T] + nan_where(had | bad_q | lay.reached(sick, T), h)[..., None]
+    return h, M + nan_where(had[:, -1], h)[:, None, None]
