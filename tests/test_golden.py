@@ -18,7 +18,7 @@ from hadamem.testing.golden import check_file, read, relative_error
 
 from .conftest import golden_folder
 
-MODELS = ["shm_pomdp", "shm_popgym", "shm_root", "gru", "lstm", "shm_core", "hmf_core"]
+MODELS = ["shm_pomdp", "shm_popgym", "shm_root", "gpt2", "gru", "lstm", "shm_core", "hmf_core"]
 FOLDER = golden_folder()
 FILES = [] if FOLDER is None else sorted(p.name for p in FOLDER.glob("*.npz") if p.name.split("-")[0] in MODELS)
 
@@ -28,7 +28,7 @@ def cases() -> list:
     pairs = []
     for name in FILES:
         model = name.split("-")[0]
-        for backend in ["torch"] if model in ("gru", "lstm") else kernels.backends():
+        for backend in ["torch"] if model in ("gpt2", "gru", "lstm") else kernels.backends():
             interpreted = backend == "triton" and not torch.cuda.is_available()
             short = "T17" in name or "clip" in name or model == "hmf_core"
             telling = model in ("shm_core", "hmf_core") or "reset" in name or "clamp" in name

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 from . import kernels, random, states
 from ._version import __version__
-from .memory import GPT2, GRU, LSTM, SHM, Calibration, Factors, Memory, NoMemory, list_memories, make_memory, register_memory
+from .memory import (
+    GPT2,
+    GRU,
+    LSTM,
+    SHM,
+    Calibration,
+    Factors,
+    FastWeights,
+    Memory,
+    NoMemory,
+    list_memories,
+    make_memory,
+    register_memory,
+)
 
 if TYPE_CHECKING:
     from . import bench, diagnostics, envs, reference, testing, training
@@ -34,6 +47,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_TRAINING})
 
 
-__all__ = ["GPT2", "GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "__version__", "bench", "diagnostics", "envs",
+__all__ = ["GPT2", "GRU", "LSTM", "SHM", "Calibration", "Factors", "FastWeights", "Memory", "NoMemory",
+           "__version__", "bench", "diagnostics", "envs",
            "kernels", "list_memories", "load_policy", "make_memory", "random", "reference", "register_memory", "states", "testing", "train",
            "training"]

@@ -11,6 +11,7 @@ from .. import lookup
 from . import own
 from .base import Memory
 from .calibration import Calibration, Factors
+from .fast_weights import FastWeights
 from .gpt2 import GPT2
 from .none import NoMemory
 from .rnn import GRU, LSTM
@@ -20,6 +21,7 @@ MEMORIES: dict[str, Callable[..., Memory]] = {
     "shm": SHM,
     "shm-paper": SHM.paper,
     "shm-release": SHM.release,
+    "fast_weights": FastWeights,
     "gru": GRU,
     "lstm": LSTM,
     "gpt2": GPT2,
@@ -62,4 +64,5 @@ def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, 
     return factory
 
 
-__all__ = ["GPT2", "GRU", "LSTM", "SHM", "Calibration", "Factors", "Memory", "NoMemory", "list_memories", "make_memory", "register_memory"]
+__all__ = ["GPT2", "GRU", "LSTM", "SHM", "Calibration", "Factors", "FastWeights", "Memory", "NoMemory",
+           "list_memories", "make_memory", "register_memory"]

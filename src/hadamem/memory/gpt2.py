@@ -223,9 +223,11 @@ class GPT2(Memory):
 
 
 def _check_state(state: GPT2State, shape: tuple[int, int, int]) -> None:
-    if state.past.shape[1:] != shape or not state.past.is_floating_point():
-        raise ValueError(f"state.past must be floating and have shape [B, {', '.join(map(str, shape))}], "
-                         f"got {state.past.dtype} {list(state.past.shape)}")
+    if state.past.shape[1:] != shape:
+        raise ValueError(f"state.past must have shape [B, {', '.join(map(str, shape))}], got {list(state.past.shape)}; "
+                         "its sizes are layers, window - 1 and, by past_window, once or twice the width")
+    if not state.past.is_floating_point():
+        raise TypeError(f"state.past must have a floating dtype, got {state.past.dtype}")
     if state.position.dtype != torch.int64 or state.position.ndim != 1:
         raise TypeError(f"state.position must be an int64 tensor of shape [B], got {state.position.dtype} {list(state.position.shape)}; "
                         "keep what initial_state() gave, or use hm.states.to_vector and from_vector")

@@ -1,0 +1,31 @@
+"""Loops over time of memories whose steps depend on the memory itself, so that no scan computes them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def sequential(loop: F) -> F:
+    """A method (x, ...) that runs as it is: in the dtype of its arguments, also under autocast, and outside of compiled graphs.
+
+    torch.compile would unroll all T steps and take minutes for it, so the graph breaks around the loop, as it does around torch.nn.GRU.
+    (`torch.compiler.disable` is called late, for it imports the compiler, which takes longer than all of hadamem.)
+    """
+
+    def uncast(self: Any, x: torch.Tensor, *args: Any) -> Any:
+        device = x.device.type
+        with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else contextlib.nullcontext():
+            return loop(self, x, *args)
+
+    @functools.wraps(loop)
+    def run(*args: Any) -> Any:
+        return torch.compiler.disable(uncast)(*args) if torch.compiler.is_compiling() else uncast(*args)
+
+    return run   # type: ignore[return-value]
