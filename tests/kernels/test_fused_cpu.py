@@ -13,7 +13,6 @@ import torch
 pytest.importorskip("numba")
 
 from hadamem import kernels
-from hadamem.kernels.hadamard.fused_cpu import hadamard_cpu
 from hadamem.kernels.hadamard.reference import hadamard_reference
 from hadamem.kernels.shm import fused_cpu
 from hadamem.kernels.shm.fused_cpu import BAND, WHOLE_ROWS, W, interval, shm_cpu
@@ -42,6 +41,10 @@ def with_grads(run, inputs, *rest, seed=1):
     rng = torch.Generator().manual_seed(seed)
     loss = sum((x * torch.randn(x.shape, generator=rng, dtype=torch.float64).to(x.dtype)).sum() for x in outputs)
     return [*(x.detach() for x in outputs), *torch.autograd.grad(loss, [x for x in inputs if x is not None])]
+
+
+def hadamard_cpu(C, U, M0, reset):
+    return kernels.hadamard(C, U, None, M0, reset, "cpu")
 
 
 def hadamard_inputs(B, T, V, K, dtype=torch.float32, seed=0):
@@ -289,8 +292,6 @@ def test_opcheck(calibration):
     torch.library.opcheck(torch.ops.hadamem.shm_cpu, (*inputs, reset, None, calibration, True))
     torch.library.opcheck(torch.ops.hadamem.shm_cpu, (*inputs[:-1], None, None, 1.0, calibration, False),
                           test_utils=("test_schema", "test_faketensor"))
-    cells, cell_reset = hadamard_inputs(2, 3, 2, 3)
-    torch.library.opcheck(torch.ops.hadamem.hadamard_cpu, (*cells, cell_reset))
 
 
 def test_compiles_without_a_graph_break():

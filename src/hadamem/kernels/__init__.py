@@ -1,16 +1,20 @@
-"""Recurrences of matrix memories: tensors in, tensors out.
+"""Recurrences of memories: tensors in, tensors out.
 
-`shm` builds C and U from vectors inside a fused kernel; `hadamard` takes any C and U. Each has the backends `reference` (a plain
-loop, the judge), `scan` (associative scan in plain PyTorch), `cpu` (numba) and `triton` (CUDA). `gates` prepares the vectors
-for `shm`, `readout` turns what it reads into an output.
+`shm` builds C and U from vectors inside a fused kernel; `hadamard` takes any C and U; `diagonal` is the same recurrence on vectors, real or
+complex, with factors that may be constant. Each has the backends `reference` (a plain loop, the judge), `scan` (associative scan in plain
+loop, the judge), `scan` (associative scan in plain PyTorch), `cpu` (numba) and `triton` (CUDA). `additive` (outer products under one decay) and `delta`
+(the delta rule) have `reference` and `scan`, which is matrix products there, chunk by chunk. `gates` prepares the vectors for `shm`, `readout` turns what it reads into an output.
 """
 
 from ._backends import NAMES
 from ._backends import usable as backends
 from ._checks import check_clip
+from .additive import Additive, additive
+from .delta import delta
+from .diagonal import diagonal
 from .gates import Gates, gates
 from .hadamard import hadamard
 from .readout import readout
 from .shm import shm
 
-__all__ = ["NAMES", "Gates", "backends", "check_clip", "gates", "hadamard", "readout", "shm"]
+__all__ = ["NAMES", "Additive", "Gates", "additive", "backends", "check_clip", "delta", "diagonal", "gates", "hadamard", "readout", "shm"]

@@ -15,6 +15,15 @@ def check_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tens
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if not x.is_floating_point():
         raise TypeError(f"{name} must have a floating dtype, got {x.dtype}; convert it with {name}.float()")
+    check_number_tensor(name, x, shape, like, like_name)
+
+
+def check_number_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tensor, like_name: str) -> None:
+    """`check_tensor` that takes complex tensors too."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if not (x.is_floating_point() or x.is_complex()):
+        raise TypeError(f"{name} must have a floating or complex dtype, got {x.dtype}; convert it with {name}.float()")
     if x.ndim != len(shape) or any(want is not None and got != want for got, want in zip(x.shape, shape, strict=False)):
         wanted = "[" + ", ".join("any" if s is None else str(s) for s in shape) + "]"
         raise ValueError(f"{name} must have shape {wanted} to go with {like_name} {list(like.shape)}, got {list(x.shape)}")

@@ -18,9 +18,10 @@ def gates_reference(
     parts = widths(V, K, calibrated, shortcut)
     k, q, v, vc, s, eta, _ = P.split([*parts, P.shape[-1] - sum(parts)], dim=-1)
     if normalize:
-        k, q = _sum_to_one(torch.relu(k)), _sum_to_one(torch.relu(q))
+        k, q = sum_to_one(torch.relu(k)), sum_to_one(torch.relu(q))
     return k, q, torch.sigmoid(eta) * v, vc if calibrated else None, s if shortcut else None
 
 
-def _sum_to_one(x: Tensor) -> Tensor:
+def sum_to_one(x: Tensor) -> Tensor:
+    """x >= 0 divided by its sum; the small number keeps a vector of zeros at zero."""
     return x / (1e-5 + x.sum(-1, keepdim=True))

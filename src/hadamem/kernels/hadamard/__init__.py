@@ -1,15 +1,19 @@
 """The Hadamard memory framework for any calibration and update: M_t = M_{t-1} ⊙ C_t + U_t, h_t = M_t q_t.
 
-Use it for a C that is not built from two vectors; C and U are [B, T, V, K] tensors here, so memory grows with T V K.
+Use it for a C that is not built from two vectors; C and U are [B, T, V, K] tensors here, so memory grows with T V K. The cells of M do not
+mix, so the fused backends are those of `diagonal`, on V K cells.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from .. import _backends
 from .._checks import check_reset, check_tensor, compute_dtype, without_autocast
+from ..diagonal import TABLE as CELLS
 from .reference import hadamard_reference
 from .scan import hadamard_scan
 
@@ -53,19 +57,14 @@ def hadamard(
     return h.to(q.dtype), M[:, -1].clone()                    # clone: M_T must not keep all of M alive
 
 
-def _cpu(*args):
-    from .fused_cpu import hadamard_cpu
+def _on_cells(backend: str) -> Callable[..., Tensor]:
+    def run(C, U, M0, reset):
+        return CELLS[backend](C.flatten(2), U.flatten(2), None if M0 is None else M0.flatten(1), reset).view(U.shape)
 
-    return hadamard_cpu(*args)
-
-
-def _triton(*args):
-    from .triton import hadamard_triton
-
-    return hadamard_triton(*args)
+    return run
 
 
-_TABLE = {"reference": hadamard_reference, "scan": hadamard_scan, "cpu": _cpu, "triton": _triton}
+_TABLE = {"reference": hadamard_reference, "scan": hadamard_scan, "cpu": _on_cells("cpu"), "triton": _on_cells("triton")}
 
 
 def _probe(backend: str, device_type: str) -> None:
