@@ -1,8 +1,8 @@
 """s_t = a_t ⊙ s_{t-1} + u_t as an associative scan in plain PyTorch: O(log T) depth, O(T) work, no division.
 
-Two neighbouring steps are one step with the factor a_2 a_1 and the update a_2 u_1 + u_2. Joining neighbours halves the length; scanning that
-gives every other state, and one step from each the states between. A factor that is the same at all steps stays one row: at each level it
-is squared. A reset in the later of two steps cuts off the earlier one, by selection.
+Two neighbouring steps are one step with the factor a_2 a_1 and the update a_2 u_1 + u_2. Joining neighbours halves the length; scanning
+that gives every other state, and one step from each the states between. A factor that is the same at all steps stays one row: at each
+level it is squared. A reset in the later of two steps cuts off the earlier one, by selection.
 """
 
 from __future__ import annotations
