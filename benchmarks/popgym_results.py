@@ -1,11 +1,14 @@
 """Train POPGym tasks with several memories and keep a compact record of each run: settings, curve, times. Finished ones are not redone.
 
     PYTHONPATH=src python benchmarks/popgym_results.py --out docs/results [--tasks RepeatPreviousEasy ...] [--memories shm gru ...]
-        [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS] [--lock FILE] [--after RECORD ...]
+        [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS] [--lock FILE] [--streams]
+    ... --jobs popgym-fair/AutoencodeEasy/gru popgym-fair/RepeatPreviousEasy/dnc=3000000       # any mixture, with steps of their own
 
 A record is docs/results/<preset>-<task>-<memory>-<seed>.json; `curve` holds the mean return of the episodes that ended in each
 iteration. Runs that --limit stopped are redone. Several of these commands may share a GPU: with the same --lock they build side by side
-and train one after the other, so that the times are each run's own (`alone` in the record).
+and train one after the other, so that the times are each run's own (`alone` in the record). With --streams all runs of one command train at
+the same time, each on a CUDA stream: that pays for memories that leave most of the GPU idle; `seconds_per_iteration_alone` is from three
+iterations that each makes by itself first.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -35,10 +40,8 @@ MEMORIES = {      # name here: memory and its options
 
 
 @contextlib.contextmanager
-def turn(lock, after):
-    """Wait for the records `after`, then hold the lock, if there is one."""
-    while not all(Path(path).exists() for path in after):
-        time.sleep(0.2)
+def turn(lock):
+    """Hold the lock, if there is one."""
     if lock is None:
         yield
         return
@@ -47,47 +50,108 @@ def turn(lock, after):
         yield
 
 
-def run(task, name, preset, seed, steps, out, limit, lock=None, after=()):
-    path = Path(out) / f"{preset}-{task}-{name}-{seed}.json"
-    if path.exists() and json.loads(path.read_text())["finished"]:
-        print(f"{path.name}: there already", flush=True)
-        return
-    memory, options = MEMORIES[name]
-    changes = {"network.memory_options": options} if options else {}
-    config = make_config(preset, env=f"popgym/{task}", memory=memory, seed=seed, steps=steps, **changes)
-    start = time.perf_counter()
-    trainer = Trainer(config)
-    built = time.perf_counter()
-    curve, rollout, update, skipped = [], 0.0, 0.0, 0.0
-    with turn(lock, after):
+class Job(NamedTuple):
+    preset: str
+    task: str
+    memory: str
+    seed: int
+    steps: int
+
+    @property
+    def record(self):
+        return f"{self.preset}-{self.task}-{self.memory}-{self.seed}.json"
+
+
+class Run:
+    """One training: built, trained, recorded."""
+
+    def __init__(self, job, compile):
+        self.job, start = job, time.perf_counter()
+        memory, options = MEMORIES[job.memory]
+        changes = {"network.memory_options": options} if options else {}
+        changes |= {} if compile else {"compile": False}
+        config = make_config(job.preset, env=f"popgym/{job.task}", memory=memory, seed=job.seed, steps=job.steps, **changes)
+        self.trainer, self.config = Trainer(config), config
+        self.build_seconds = time.perf_counter() - start
+        self.curve, self.seconds, self.rollout, self.update, self.skipped, self.alone = [], 0.0, 0.0, 0.0, 0.0, None
+
+    def train(self, limit, iterations=None):
         begun = time.perf_counter()
-        while not trainer.done and time.perf_counter() - begun < limit:
-            row = trainer.iteration()
-            curve.append(round(100 * row["return"], 2))
-            rollout, update, skipped = rollout + row["rollout_seconds"], update + row["update_seconds"], skipped + row["skipped"]
-        seconds = time.perf_counter() - begun
-    record = {
-        "task": task, "memory": name, "preset": preset, "seed": seed, "steps": trainer.env_steps, "finished": trainer.done,
-        "alone": lock is not None,
-        "last": curve[-1], "last10": round(sum(curve[-10:]) / len(curve[-10:]), 2), "best": max(curve), "skipped": skipped,
-        "seconds": round(seconds, 2), "rollout_seconds": round(rollout, 2), "update_seconds": round(update, 2),
-        "rest_seconds": round(seconds - rollout - update, 2), "build_seconds": round(built - start, 2),
-        "of_that_capture_and_compile": round(trainer.capture_seconds, 2),
-        "parameters": sum(p.numel() for p in trainer.network.parameters()), "state_size": trainer.network.trunk.memory.state_size,
-        "config": to_dict(config), "machine": machine(trainer.device), "curve": curve,
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(record) + "\n")
-    os.replace(part, path)
-    shown = ("last10", "best", "steps", "seconds", "rollout_seconds", "update_seconds", "rest_seconds", "build_seconds", "skipped")
-    print(path.name, {key: record[key] for key in shown}, flush=True)
-    trainer.env.close()
+        while not self.trainer.done and time.perf_counter() - begun < limit and iterations != 0:
+            row = self.trainer.iteration()
+            self.curve.append(round(100 * row["return"], 2))
+            self.rollout, self.update = self.rollout + row["rollout_seconds"], self.update + row["update_seconds"]
+            self.skipped += row["skipped"]
+            iterations = None if iterations is None else iterations - 1
+        self.seconds += time.perf_counter() - begun
+        self.alone = self.seconds / len(self.curve) if self.alone is None else self.alone
+
+    def write(self, out, alone):
+        trainer, curve = self.trainer, self.curve
+        record = {
+            **self.job._asdict(), "steps": trainer.env_steps, "finished": trainer.done, "alone": alone,
+            "last": curve[-1], "last10": round(sum(curve[-10:]) / len(curve[-10:]), 2), "best": max(curve), "skipped": self.skipped,
+            "seconds": round(self.seconds, 2), "rollout_seconds": round(self.rollout, 2), "update_seconds": round(self.update, 2),
+            "rest_seconds": round(self.seconds - self.rollout - self.update, 2), "build_seconds": round(self.build_seconds, 2),
+            "of_that_capture_and_compile": round(trainer.capture_seconds, 2), "seconds_per_iteration_alone": round(self.alone, 4),
+            "parameters": sum(p.numel() for p in trainer.network.parameters()), "state_size": trainer.network.trunk.memory.state_size,
+            "config": to_dict(self.config), "machine": machine(trainer.device), "curve": curve,
+        }
+        path = Path(out) / self.job.record
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_text(json.dumps(record) + "\n")
+        os.replace(part, path)
+        shown = ("last10", "best", "steps", "seconds", "seconds_per_iteration_alone", "rollout_seconds", "build_seconds", "skipped")
+        print(path.name, {key: record[key] for key in shown}, flush=True)
+        trainer.env.close()
+
+
+def in_turn(jobs, args):
+    for job in jobs:
+        run = Run(job, compile=True)
+        with turn(args.lock):
+            run.train(args.limit)
+        run.write(args.out, alone=args.lock is not None)
+        del run
+        torch.cuda.empty_cache()
+
+
+def at_once(jobs, args):
+    """All in this process, each on a stream. What waits for the GPU most of its time is not worth compiling."""
+    runs = [Run(job, compile=False) for job in jobs]
+    with turn(args.lock):
+        for run in runs:
+            run.train(args.limit, iterations=3)
+        threads = [threading.Thread(target=_on_stream, args=(run, args)) for run in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def _on_stream(run, args):
+    with torch.cuda.stream(torch.cuda.Stream(run.trainer.device)):
+        run.train(args.limit)
+        run.write(args.out, alone=False)
+
+
+def find_jobs(args):
+    named = [(*text.partition("=")[0].split("/"), int(text.partition("=")[2] or args.steps)) for text in args.jobs]
+    every = named or [(args.preset, task, memory, args.steps) for task in args.tasks for memory in args.memories]
+    jobs = [Job(preset, task, memory, seed, steps) for seed in args.seeds for preset, task, memory, steps in every]
+    for job in jobs:
+        path = Path(args.out) / job.record
+        if path.exists() and json.loads(path.read_text())["finished"]:
+            print(f"{path.name}: there already", flush=True)
+        else:
+            yield job
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", default="docs/results")
+    parser.add_argument("--jobs", nargs="+", default=[], help="PRESET/TASK/MEMORY or PRESET/TASK/MEMORY=STEPS, instead of tasks x memories")
     parser.add_argument("--tasks", nargs="+", default=["RepeatPreviousEasy", "AutoencodeEasy"])
     parser.add_argument("--memories", nargs="+", default=["shm", "shm-random-rows", "shm-first-row", "gru", "none"], choices=list(MEMORIES))
     parser.add_argument("--preset", default="popgym-fair")
@@ -95,13 +159,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15_000_000)
     parser.add_argument("--limit", type=float, default=1e9, help="stop a run after this many seconds of training and record it unfinished")
     parser.add_argument("--lock", help="a file: train only while holding its lock, so one at a time")
-    parser.add_argument("--after", nargs="+", default=[], help="train only when these records exist")
+    parser.add_argument("--streams", action="store_true", help="train all at the same time, each on a CUDA stream")
     args = parser.parse_args()
-    for seed in args.seeds:
-        for task in args.tasks:
-            for name in args.memories:
-                run(task, name, args.preset, seed, args.steps, args.out, args.limit, args.lock, args.after)
-                torch.cuda.empty_cache()
+    (at_once if args.streams else in_turn)(list(find_jobs(args)), args)
 
 
 if __name__ == "__main__":
