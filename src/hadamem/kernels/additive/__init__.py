@@ -41,11 +41,12 @@ def additive(
 ) -> Additive:
     """Run M_t = f_t M_{t-1} + i_t v_t ⊗ k_t and read h_t = M_t q_t: v [B, T, V], k and q [B, T, K] -> h [B, T, V] and M_T [B, V, K].
 
-    Without gates f = i = 1. With log_decay [B, T] (f = exp of it, at most 0) or log_gain [B, T] (i = exp of it, of any size), all is kept in
-    units of exp(m_t), m_t = max(log_decay_t + m_{t-1}, log_gain_t), so that neither gate overflows; true values are exp(m_t) h_t and
-    exp(m_T) M_T, and `m` holds all m_t. M0 [B, V, K] is the memory before the first step in units of exp(m0), m0 [B] (None: zeros).
+    Without gates f = i = 1. With log_decay [B, T] (f = exp of it; above 0 it is taken as 0) or log_gain [B, T] (i = exp of it, of any
+    size), all is kept in units of exp(m_t), m_t = max(log_decay_t + m_{t-1}, log_gain_t), so that neither gate overflows; true values are
+    exp(m_t) h_t and exp(m_T) M_T, and `m` holds all m_t. M0 [B, V, K] is the memory before the first step in units of exp(m0), m0 [B]
+    (None: zeros). Log gates and m0 beyond ±10^4 are taken as ±10^4.
     With `normalizer`, n_t = f_t n_{t-1} + i_t k_t is kept as well (n0 [B, K]) and z_t = n_t · q_t returned, in the same units.
-    Where `reset[b, t]`, memory, n and m of row b start again from zero before step t. Log gates beyond ±10^4 are taken as ±10^4.
+    Where `reset[b, t]`, memory, n and m of row b start again from zero before step t.
 
     All arguments but m0 are differentiable; m is a choice of units and has no gradient. Half precision is computed in float32; h and z come
     back in q's dtype. Backends: reference (a loop), scan (chunks of matrix products).

@@ -21,7 +21,7 @@ def additive_scan(
     reset: Tensor | None,
 ) -> Outcome:
     """See `additive_reference`."""
-    B, T, V = v.shape
+    B, T = v.shape[:2]
     if T == 1:
         return additive_reference(v, k, q, log_decay, log_gain, M0, n0, m0, reset)
     (v, bad_v), (k, bad_k), (q, bad_q) = finite(v), finite(k), finite(q)
@@ -34,7 +34,7 @@ def additive_scan(
         gates, bad_gates = finite(torch.stack((log_decay, log_gain), dim=-1))
         lost, bad = ~m0.isfinite(), bad | bad_gates
         M0, m0 = torch.where(lost[:, None, None], torch.nan, M0), torch.where(lost, 0.0, m0)
-        D, read, write, keep, m = _decays(*gates.unbind(-1), m0, reset, lay)
+        D, read, write, keep, m = _decays(gates[..., 0], gates[..., 1], m0, reset, lay)
         scores, Q_, K_ = scores * D, Q_ * read[..., None], K_ * write[..., None]
         m = m[:, :T]
     else:

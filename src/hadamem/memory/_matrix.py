@@ -1,0 +1,86 @@
+"""What memories of outer products share: sizes, states of zeros, projections in one matrix product, the layers of a published block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import kernels, states
+from ..states import State
+from ._acting import is_linear
+from .base import Memory, check_size
+
+
+class MatrixMemory(Memory):
+    """A memory whose state is tensors of zeros at first, with sizes `state_shapes`, behind projections of the features."""
+
+    state_type: Any
+
+    def __init__(self, input_size: int, output_size: int | None, memory_size: int, backend: str):
+        super().__init__()
+        self.input_size = check_size("input_size", input_size)
+        self.memory_size = check_size("memory_size", memory_size)
+        self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
+        self.backend = backend
+        if backend not in ("auto", *kernels.NAMES[:2]):
+            raise ValueError(f"unknown backend {backend!r}; choose from auto, {', '.join(kernels.NAMES[:2])}")
+
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each field of the state, without the batch."""
+        raise NotImplementedError
+
+    def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
+                      generator: torch.Generator | None = None) -> State:
+        """An empty memory: zeros."""
+        check_size("batch_size", batch_size)
+        device, dtype = self.state_options(device, dtype)
+        return self.state_type(*(torch.zeros(batch_size, *shape, device=device, dtype=dtype) for shape in self.state_shapes()))
+
+    def begin(self, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Any, Tensor | None]:
+        """Check a call; the state to start from, and the resets that are left to do."""
+        self.check_inputs(x, state, reset)
+        if state is None:
+            state = self.initial_state(x.shape[0], device=x.device)
+        for name, s, shape in zip(state._fields, state, self.state_shapes(), strict=True):
+            if s.shape[1:] != shape:
+                raise ValueError(f"state.{name} must have shape [{', '.join(map(str, ('B', *shape)))}], got {list(s.shape)}")
+            if not s.is_floating_point():
+                raise TypeError(f"state.{name} must have a floating dtype, got {s.dtype}")
+        if reset is None or not self.resets_only_at_start or x.shape[1] == 1:
+            return state, reset
+        fresh = states.apply(torch.zeros_like, state)
+        return fresh if self.starts_fresh else states.where(reset[:, 0], fresh, state), None
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}"
+
+
+def project(x: Tensor, *layers: nn.Linear) -> list[Tensor]:
+    """What each layer makes of x, by one matrix product. A layer that was replaced, or has a hook, is called instead."""
+    if not all(is_linear(layer) for layer in layers):
+        return [layer(x) for layer in layers]
+    weight = torch.cat([layer.weight for layer in layers])
+    if all(layer.bias is None for layer in layers):
+        return list(F.linear(x, weight).split([layer.out_features for layer in layers], dim=-1))
+    bias = torch.cat([weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers])
+    return list(F.linear(x, weight, bias).split([layer.out_features for layer in layers], dim=-1))
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """x in float32 where it is narrower, so that what is read comes back in it and can still be divided."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def input_norm(input_size: int, wanted: bool) -> nn.LayerNorm | None:
+    """The LayerNorm on the features, if wanted."""
+    if wanted and input_size == 1:
+        raise ValueError("input_norm would make a single feature constant; pass input_norm=False with input_size=1")
+    return nn.LayerNorm(input_size) if wanted else None
+
+
+def perceptron(width: int) -> nn.Sequential:
+    """Two layers with relu after each, on what POPGym's blocks read."""
+    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
