@@ -17,7 +17,8 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from . import trees
-from .adapter_backends import Backend, InProcess, Vector, Workers
+from .adapter_backends import Backend, InProcess, Workers
+from .adapter_vector import Vector
 from .adapter_workers import UNKNOWN
 from .base import BatchedEnv, _checked_seed, _mode, positive
 
