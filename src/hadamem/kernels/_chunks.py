@@ -83,6 +83,6 @@ def carry(first: Tensor, update: Tensor, keep: Tensor | None, cut: Tensor | None
     for n, new in enumerate(update.unbind(1)):
         states.append(state)
         if cut is not None:
-            state = torch.where(cut[:, n].reshape(shape), 0.0, state)
-        state = state + new if keep is None else torch.addcmul(new, state, keep[:, n].reshape(shape))
+            state = state.masked_fill(cut[:, n].reshape(shape), 0.0)
+        state = (state if keep is None else state * keep[:, n].reshape(shape)) + new
     return torch.stack(states, dim=1), state

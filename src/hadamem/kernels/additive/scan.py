@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._chunks import Chunks, carry, chunks, finite, nan_where, seen
-from .reference import Outcome, additive_reference
+from .._single import begin, read, scale, write
+from .reference import Outcome
 
 LIMIT = 1e4   # of log gates: exp of it is inf or 0 in every dtype
 
@@ -23,7 +24,7 @@ def additive_scan(
     """See `additive_reference`."""
     B, T = v.shape[:2]
     if T == 1:
-        return additive_reference(v, k, q, log_decay, log_gain, M0, n0, m0, reset)
+        return _step(v, k, q, log_decay, log_gain, M0, n0, m0, reset)
     (v, bad_v), (k, bad_k), (q, bad_q) = finite(v), finite(k), finite(q)
     bad, m = bad_v | bad_k, None
     lay = chunks(B, T, reset, v.device)
@@ -41,22 +42,41 @@ def additive_scan(
         keep = None
         K_ = K_ if lives is None else torch.where(lives[..., None], K_, 0.0)
         Q_ = Q_ if lay.fresh is None else torch.where(lay.fresh[..., None], 0.0, Q_)
-    M, M_T = carry(M0, V_.mT @ K_, keep, cut)                                              # [B, N, V, K] before each chunk
+    update = V_.mT @ K_                                                                    # [B, N, V, K]
+    if n0 is not None:                                                                     # n as one more row of M
+        M0, update = torch.cat((M0, n0[:, None]), dim=1), torch.cat((update, K_.sum(2, keepdim=True)), dim=2)
+    M, M_T = carry(M0, update, keep, cut)                                                  # before each chunk, and at the end
     sick = (M.detach() * 0).sum((-2, -1)) != 0                                             # [B, N]
-    h = scores @ V_ + Q_ @ torch.where(sick[..., None, None], 0.0, M).mT
-    z = n_T = None
-    if n0 is not None:
-        n, n_T = carry(n0, K_.sum(2), keep, cut)                                           # [B, N, K]
-        n, sick_n = finite(n)
-        sick = sick | sick_n
-        z = scores.sum(-1) + (Q_ @ n[..., None])[..., 0]
+    M, n = torch.where(sick[..., None, None], 0.0, M).split((v.shape[-1], M.shape[2] - v.shape[-1]), dim=2)
+    h = scores @ V_ + Q_ @ M.mT
 
     had = seen(bad, reset)
-    told = nan_where(had | bad_q | lay.reached(sick, T), h)
-    h = h.flatten(1, 2)[:, :T] + told[..., None]
-    z = None if z is None else z.flatten(1, 2)[:, :T] + told
-    gone = nan_where(had[:, -1], h)
-    return h, z, m, M_T + gone[:, None, None], None if n_T is None else n_T + gone[:, None]
+    told, gone = nan_where(had | bad_q | lay.reached(sick, T), h), nan_where(had[:, -1], h)
+    h, M_T = h.flatten(1, 2)[:, :T] + told[..., None], M_T + gone[:, None, None]
+    if n0 is None:
+        return h, None, m, M_T, None
+    z = scores.sum(-1) + (Q_ @ n.mT)[..., 0]
+    return h, z.flatten(1, 2)[:, :T] + told, m, M_T[:, :-1], M_T[:, -1]
+
+
+def _step(v: Tensor, k: Tensor, q: Tensor, log_decay: Tensor | None, log_gain: Tensor | None, M: Tensor, n: Tensor | None,
+          m: Tensor | None, reset: Tensor | None) -> Outcome:
+    """`additive_reference` for T = 1."""
+    v, k, q, drop = v[:, 0], k[:, 0], q[:, 0], None if reset is None else reset[:, 0]
+    M, own = begin(M, drop, v, k, q, log_decay, log_gain, n)
+    if drop is not None:
+        n = None if n is None else torch.where(drop[:, None], 0.0, n)
+        m = None if m is None else torch.where(drop, 0.0, m)
+    if log_decay is not None and log_gain is not None and m is not None:
+        carried, new = log_decay[:, 0] + m, log_gain[:, 0]
+        m = torch.maximum(carried, new).detach()
+        f, k = torch.exp(carried - m), torch.exp(new - m)[:, None] * k
+        M = scale(M, f, own)
+        n = None if n is None else n * f[:, None]
+    M = write(M, v, k, own)
+    n = None if n is None else n + k
+    z = None if n is None else (n * q).sum(-1)[:, None]
+    return read(M, q)[:, None], z, None if m is None else m[:, None], M, n
 
 
 def _decays(log_decay: Tensor, log_gain: Tensor, m0: Tensor, reset: Tensor | None,

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from .._chunks import chunks, finite, nan_where, seen
-from .reference import delta_reference
+from .._single import begin, read, write
 
 
 def delta_scan(v: Tensor, k: Tensor, q: Tensor, beta: Tensor, M0: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
     """See `delta_reference`."""
     B, T, V = v.shape
     if T == 1:
-        return delta_reference(v, k, q, beta, M0, reset)
+        return _step(v[:, 0], k[:, 0], q[:, 0], beta[:, 0], M0, None if reset is None else reset[:, 0])
     (v, bad_v), (k, bad_k), (q, bad_q), (beta, bad_beta) = finite(v), finite(k), finite(q), finite(beta[..., None])
     lay = chunks(B, T, reset, v.device)
     cut, lives = lay.ends()
@@ -35,7 +35,7 @@ def delta_scan(v: Tensor, k: Tensor, q: Tensor, beta: Tensor, M0: Tensor, reset:
     M, before = M0, []
     for n, (A_n, R_n) in enumerate(zip(A.unbind(1), R.unbind(1), strict=True)):
         before.append(M)
-        M = torch.baddbmm(R_n, M if cut is None else torch.where(cut[:, n, None, None], 0.0, M), A_n)
+        M = torch.baddbmm(R_n, M if cut is None else M.masked_fill(cut[:, n, None, None], 0.0), A_n)
     starts = torch.stack(before, dim=1)                                                    # [B, N, V, K]
     sick = (starts.detach() * 0).sum((-2, -1)) != 0                                        # [B, N]
     starts = torch.where(sick[..., None, None], 0.0, starts).mT
@@ -46,3 +46,9 @@ def delta_scan(v: Tensor, k: Tensor, q: Tensor, beta: Tensor, M0: Tensor, reset:
     had = seen(bad_v | bad_k | bad_beta, reset)
     h = h.flatten(1, 2)[:, :T] + nan_where(had | bad_q | lay.reached(sick, T), h)[..., None]
     return h, M + nan_where(had[:, -1], h)[:, None, None]
+
+
+def _step(v: Tensor, k: Tensor, q: Tensor, beta: Tensor, M: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
+    M, own = begin(M, reset, v, k, q, beta)
+    M = write(M, beta[:, None] * (v - read(M, k)), k, own)
+    return read(M, q)[:, None], M
