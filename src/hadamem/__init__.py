@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING, Any
 from . import kernels, random, states
 from ._version import __version__
 from .memory import (
+    DNC,
+    FFM,
+    FWP,
     GPT2,
     GRU,
     LSTM,
+    MLSTM,
+    S6,
     SHM,
     Calibration,
     Factors,
     FastWeights,
+    Hebbian,
+    LinearAttention,
     Memory,
     NoMemory,
     list_memories,
@@ -47,7 +54,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_LAZY, *_TRAINING})
 
 
-__all__ = ["GPT2", "GRU", "LSTM", "SHM", "Calibration", "Factors", "FastWeights", "Memory", "NoMemory",
+__all__ = ["DNC", "FFM", "FWP", "GPT2", "GRU", "LSTM", "MLSTM", "S6", "SHM", "Calibration", "Factors", "FastWeights", "Hebbian",
+           "LinearAttention", "Memory", "NoMemory",
            "__version__", "bench", "diagnostics", "envs",
            "kernels", "list_memories", "load_policy", "make_memory", "random", "reference", "register_memory", "states", "testing", "train",
            "training"]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .memory import GPT2, GRU, LSTM, SHM, Memory
+from .memory import FFM, FWP, GPT2, GRU, LSTM, MLSTM, S6, SHM, LinearAttention, Memory
 from .states import State
 
 Array = Any   # a numpy array or a tensor
@@ -66,6 +66,47 @@ def _rnn(kind: Callable[..., Memory]) -> Callable[..., Memory]:
     return build
 
 
+def _block(kind: Callable[..., Memory], core: str = "", last: str | None = None, **fixed: Any) -> Callable[..., Memory]:
+    """A block with a LayerNorm; `core` comes before its names, and `last` is its output layer, if it has one."""
+    def build(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
+        H, D = shapes[f"{core}key.weight"]
+        O = None if last is None else hparams.get("O", shapes[f"{last}.weight"][0])
+        return kind(D, O, hparams.get("H", H), **fixed)
+
+    return build
+
+
+def _mlstm(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
+    D, H = shapes["core.Wq"]
+    return MLSTM(D, hparams.get("O", shapes["out.bias"][0]), hparams.get("H", H))
+
+
+def _ffm(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
+    m, c = shapes["ffa.a"][-1], shapes["ffa.b"][-1]
+    return FFM(shapes["pre.weight"][1], hparams.get("O", shapes["mix.bias"][0]), hparams.get("m", m), context=hparams.get("c", c))
+
+
+def _s6(core: str = "") -> Callable[..., Memory]:
+    def build(shapes: Mapping[str, tuple[int, ...]], hparams: Mapping[str, Any]) -> Memory:
+        O = hparams.get("O", shapes["out.bias"][0]) if core else None   # the block alone has no output layer
+        return S6(shapes[f"{core}in_proj.weight"][1], O, hparams.get("d_state", shapes[f"{core}A_log"][-1]))
+
+    return build
+
+
+def _enter_mlstm(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The published state has no units; where it is too large for float32 it gets some."""
+    C, n = given["C"].double(), given["n"].double()
+    largest = torch.cat((C.detach().flatten(1), n.detach()), dim=1).abs().amax(1)
+    m = torch.where(largest > 1e30, largest.log(), 0.0)
+    return {"C": C * torch.exp(-m)[:, None, None], "n": n * torch.exp(-m)[:, None], "m": m}
+
+
+def _leave_mlstm(state: State) -> dict[str, Tensor]:
+    unit = torch.exp(state.m.double())
+    return {"C": state.C.double() * unit[:, None, None], "n": state.n.double() * unit[:, None]}
+
+
 _SHM_ROOT = {
     "norm.weight": "norm.weight", "norm.bias": "norm.bias",
     "key.weight": "key.weight", "query.weight": "query.weight", "value.weight": "value.weight",
@@ -76,6 +117,12 @@ _SHM_ROOT = {
 _SHM = {**_SHM_ROOT, "shortcut.weight": "shortcut.weight", "shortcut.bias": "shortcut.bias"}
 _GPT2_LINEAR = {"attn.c_attn": "attention", "attn.c_proj": "project", "mlp.c_fc": "expand", "mlp.c_proj": "contract"}   # (in, out) there
 _GPT2_SAME = {"map": "map", "transformer.ln_f": "norm", "transformer.h.*.ln_1": "blocks.*.norm1", "transformer.h.*.ln_2": "blocks.*.norm2"}
+_BLOCK = {name: name for name in ("norm.weight", "norm.bias", "key.weight", "query.weight", "value.weight", "shortcut.weight",
+                                  "shortcut.bias")}
+_BLOCK_MLP = {**_BLOCK, **{name: name for name in ("ff.0.weight", "ff.0.bias", "ff.2.weight", "ff.2.bias")}}
+_FWP_DELTA = {**{f"core.{name}": name for name in (*_BLOCK, "beta.weight")}, "unmap.weight": "out.weight", "unmap.bias": "out.bias"}
+_MLSTM_LINEAR = {"q": "query", "k": "key", "v": "value", "o": "gate"}                       # weights are (in, out), biases (1, out) there
+_MLSTM_GATES = {"i": "input_gate", "f": "forget_gate"}
 _RNN = {name: f"rnn.{name}" for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")}
 
 _GPT2: dict[str, str | View] = {
@@ -84,10 +131,39 @@ _GPT2: dict[str, str | View] = {
     **{f"transformer.h.*.{theirs}.weight": View(f"blocks.*.{ours}.weight", Tensor.t) for theirs, ours in _GPT2_LINEAR.items()},
 }
 
+_MLSTM: dict[str, str | View] = {
+    **{f"core.W{theirs}": View(f"{ours}.weight", Tensor.t) for theirs, ours in _MLSTM_LINEAR.items()},
+    **{f"core.b{theirs}": View(f"{ours}.bias", lambda b: b[None]) for theirs, ours in _MLSTM_LINEAR.items()},
+    **{f"core.w{theirs}": View(f"{ours}.weight", Tensor.t) for theirs, ours in _MLSTM_GATES.items()},
+    **{f"core.b{theirs}": f"{ours}.bias" for theirs, ours in _MLSTM_GATES.items()},
+    "out.weight": "out.weight", "out.bias": "out.bias",
+}
+
+_FFM: dict[str, str | View] = {
+    "pre.weight": "pre.weight", "pre.bias": "pre.bias", "mix.weight": "mix.weight", "mix.bias": "mix.bias",
+    "ffa.a": View("log_decay", lambda a: a[None, None]), "ffa.b": View("frequency", lambda b: b[None, None]),
+}
+_MAMBA = {
+    "A_log": "A_log", "D": "skip", "conv1d.weight": "conv.weight", "conv1d.bias": "conv.bias",
+    "dt_proj.weight": "delta.weight", "dt_proj.bias": "delta.bias",
+    **{f"{name}.weight": f"{name}.weight" for name in ("in_proj", "x_proj", "out_proj")},
+}
+_S6_SHM = {**{f"core.{theirs}": ours for theirs, ours in _MAMBA.items()}, "out.weight": "out.weight", "out.bias": "out.bias"}
+_S6_STATE = {"conv": "window", "ssm": "S"}
+
 MODELS: dict[str, Published] = {
     "shm_pomdp": Published(SHM, _shm(SHM.paper, clip=100.0), _SHM, {"M": "M"}, "shm"),            # random rows, within ±100
     "shm_popgym": Published(SHM, _shm(SHM.release), _SHM, {"M": "M"}, "shm"),                     # row 0 only
     "shm_root": Published(SHM, _shm(SHM.release, shortcut=False), _SHM_ROOT, {"M": "M"}, "shm"),  # row 0 only, no shortcut
+    "linear_attention": Published(LinearAttention, _block(LinearAttention), _BLOCK_MLP, {"S": "M", "Z": "Z"}, "additive",
+                                  lambda given: {"M": given["S"].mT, "Z": given["Z"]},               # rows are keys there
+                                  lambda state: {"S": state.M.mT, "Z": state.Z}),
+    "fwp_delta": Published(FWP, _block(FWP, "core.", "unmap"), _FWP_DELTA, {"M": "M"}, "delta"),          # of pomdp-baselines
+    "fwp_sum": Published(FWP, _block(FWP, variant="additive"), _BLOCK_MLP, {"M": "M"}, "additive"),       # POPGym's
+    "mlstm": Published(MLSTM, _mlstm, _MLSTM, {"C": "C", "n": "n"}, "additive", _enter_mlstm, _leave_mlstm),
+    "ffm": Published(FFM, _ffm, _FFM, {"S": "S"}, "diagonal"),
+    "mamba": Published(S6, _s6(), _MAMBA, _S6_STATE, "diagonal"),                             # upstream's block
+    "s6_shm_repo": Published(S6, _s6("core."), _S6_SHM, _S6_STATE, "diagonal"),               # SHM's: a linear layer after it
     "gpt2": Published(GPT2, _gpt2, _GPT2, {}),                                                # no state: whole episodes
     "gru": Published(GRU, _rnn(GRU), _RNN, {"h": "h"}),                                       # torch.nn.GRU
     "lstm": Published(LSTM, _rnn(LSTM), _RNN, {"h": "h", "c": "c"}),                           # torch.nn.LSTM

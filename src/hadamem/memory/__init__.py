@@ -11,20 +11,34 @@ from .. import lookup
 from . import own
 from .base import Memory
 from .calibration import Calibration, Factors
+from .dnc import DNC
 from .fast_weights import FastWeights
+from .ffm import FFM
+from .fwp import FWP
 from .gpt2 import GPT2
+from .hebbian import Hebbian
+from .linear_attention import LinearAttention
+from .mlstm import MLSTM
 from .none import NoMemory
 from .rnn import GRU, LSTM
+from .s6 import S6
 from .shm import SHM
 
 MEMORIES: dict[str, Callable[..., Memory]] = {
     "shm": SHM,
     "shm-paper": SHM.paper,
     "shm-release": SHM.release,
+    "hebbian": Hebbian,
+    "linear_attention": LinearAttention,
     "fast_weights": FastWeights,
+    "fwp": FWP,
+    "mlstm": MLSTM,
+    "ffm": FFM,
+    "s6": S6,
     "gru": GRU,
     "lstm": LSTM,
     "gpt2": GPT2,
+    "dnc": DNC,
     "none": NoMemory,
 }
 
@@ -64,5 +78,5 @@ def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, 
     return factory
 
 
-__all__ = ["GPT2", "GRU", "LSTM", "SHM", "Calibration", "Factors", "FastWeights", "Memory", "NoMemory",
-           "list_memories", "make_memory", "register_memory"]
+__all__ = ["DNC", "FFM", "FWP", "GPT2", "GRU", "LSTM", "MLSTM", "S6", "SHM", "Calibration", "Factors", "FastWeights", "Hebbian",
+           "LinearAttention", "Memory", "NoMemory", "list_memories", "make_memory", "register_memory"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..kernels._backends import OPS
 from ..kernels._checks import check_reset
 from ..states import State
 
@@ -112,3 +113,18 @@ def check_size(name: str, value: object) -> int:
     if size <= 0:
         raise ValueError(f"{name} must be positive, got {value}")
     return size
+
+
+def check_backend(op: str, backend: str) -> str:
+    """"auto" or a backend that the operation has (here or elsewhere), or an error that lists them."""
+    if backend not in ("auto", *OPS[op]):
+        raise ValueError(f"unknown backend {backend!r}; choose from auto, {', '.join(OPS[op])}")
+    return backend
+
+
+def check_state(name: str, x: Tensor, shape: tuple[int, ...], kind: str = "floating") -> None:
+    """A field of a state has `shape` after its batch axis and a dtype of that kind ("floating" or "complex"), or an error that names it."""
+    if tuple(x.shape[1:]) != shape:
+        raise ValueError(f"state.{name} must have shape [B, {', '.join(map(str, shape))}], got {list(x.shape)}")
+    if not (x.is_complex() if kind == "complex" else x.is_floating_point()):
+        raise TypeError(f"state.{name} must have a {kind} dtype, got {x.dtype}")

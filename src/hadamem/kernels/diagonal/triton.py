@@ -151,7 +151,7 @@ def _launch(kernel, a, s0, reset, s, *tensors):
     with torch.cuda.device(s.device) if s.is_cuda else nullcontext():
         kernel[(B, triton.cdiv(cells, block))](
             *tensors, T, cells, B // a.shape[0], CONSTANT=a.shape[1] == 1, COMPLEX=s.is_complex(), HAS_START=s0 is not None,
-            HAS_RESET=reset is not None, STEPS=STEPS, BLOCK=block, num_warps=block // 32,
+            HAS_RESET=reset is not None, STEPS=STEPS if T > 1 else 1, BLOCK=block, num_warps=block // 32,
         )
 
 
