@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hadamem as hm
-from hadamem.memory.gpt2 import Block
+from hadamem.memory.transformer import Block
 from hadamem.testing import check_memory
 
 RULES = ("slide", "recompute")
@@ -210,6 +210,27 @@ def test_compiles_in_one_graph(rule):
     want, want_state = memory(x, memory.initial_state(2), reset)
     got, state = compiled(x, memory.initial_state(2), reset)
     torch.testing.assert_close((got, *state), (want, *want_state))
+
+
+def test_published_weights_of_any_number_of_layers():
+    """Names are the published code's, matrices are (in, out) there; what is missing is named."""
+    theirs = {"attention": "attn.c_attn", "project": "attn.c_proj", "expand": "mlp.c_fc", "contract": "mlp.c_proj",
+              "norm1": "ln_1", "norm2": "ln_2"}
+    memory, weights = build("recompute", window=6, layers=3), {}
+    for name, p in memory.named_parameters():
+        parts, p = name.split("."), p.detach()
+        if parts[0] == "blocks":
+            weights[f"transformer.h.{parts[1]}.{theirs[parts[2]]}.{parts[3]}"] = p.T if p.ndim == 2 else p
+        else:
+            weights[f"transformer.ln_f.{parts[1]}" if parts[0] == "norm" else name] = p
+    loaded, x = hm.reference.load("gpt2", weights, {"n_head": 4, "max_seq_length": 6}), torch.randn(2, 9, 4).double()
+    torch.testing.assert_close(loaded(x)[0], memory(x)[0])
+    loaded(x)[0].sum().backward()
+    got = hm.reference.gradients(loaded)
+    assert {k: g.shape for k, g in got.items()} == {k: tuple(w.shape) for k, w in weights.items()}
+    del weights["transformer.h.1.ln_2.bias"]
+    with pytest.raises(ValueError, match=r"missing: transformer.h.1.ln_2.bias"):
+        hm.reference.load("gpt2", weights)
 
 
 @pytest.mark.parametrize(("options", "message"), [
