@@ -11,24 +11,24 @@ import numpy as np
 import pytest
 import torch
 
-from hadamem import kernels
+from hadamem import kernels, reference
 from hadamem.testing import check_golden
 from hadamem.testing.__main__ import main
-from hadamem.testing.golden import check_file, read, relative_error
+from hadamem.testing.golden import _cancelled, check_file, read, relative_error
 
 from .conftest import golden_folder
 
-MODELS = ["shm_pomdp", "shm_popgym", "shm_root", "gpt2", "gru", "lstm", "shm_core", "hmf_core"]
+OPS = {**{name: model.op for name, model in reference.MODELS.items()}, "shm_core": "shm", "hmf_core": "hadamard"}
 FOLDER = golden_folder()
-FILES = [] if FOLDER is None else sorted(p.name for p in FOLDER.glob("*.npz") if p.name.split("-")[0] in MODELS)
+FILES = [] if FOLDER is None else sorted(p.name for p in FOLDER.glob("*.npz") if p.name.split("-")[0] in OPS)
 
 
 def cases() -> list:
-    """(file, backend) pairs; GRU and LSTM use no kernel of ours, and for Triton's interpreter some files suffice."""
+    """(file, backend) pairs; models without an operation use no kernel of ours, and for Triton's interpreter some files suffice."""
     pairs = []
     for name in FILES:
         model = name.split("-")[0]
-        for backend in ["torch"] if model in ("gpt2", "gru", "lstm") else kernels.backends():
+        for backend in ["torch"] if OPS[model] is None else kernels.backends(OPS[model]):
             interpreted = backend == "triton" and not torch.cuda.is_available()
             short = "T17" in name or "clip" in name or model == "hmf_core"
             telling = model in ("shm_core", "hmf_core") or "reset" in name or "clamp" in name
@@ -92,6 +92,15 @@ def test_command_notices_a_changed_number(folder, capsys, key):
     assert "1 failed" in out
     if key[0] in "yg" or key.startswith("state1"):
         assert f"{key} on torch float64: relative error" in out
+
+
+def test_a_gradient_recorded_as_noise_is_compared_as_noise():
+    """Terms of size 100 that cancel leave digits which no other computation has; a gradient that is small by itself stays exact."""
+    sizes = {"g.w.a": 100.0, "g.w.b": 3e-14, "g.w.c": 1e-9, "g.w.d": 0.0, "g.state0.M": 1e-40}
+    data = {key: np.array([size]) for key, size in sizes.items()}
+    assert [_cancelled(data, key) for key in data] == [None, 100.0, None, None, None]
+    assert relative_error(torch.tensor([-5e-14]), data["g.w.b"], 100.0) < 1e-15
+    assert relative_error(torch.tensor([1e-3]), data["g.w.b"], 100.0) > 1e-8
 
 
 def test_command_notices_a_changed_reset(folder):

@@ -31,8 +31,8 @@ def made(B, T, V, K, dtype, device="cpu", gates="none", resets=0.0, seed=0, star
     leaves = {n: draw[n] for n in ("v", "k", "q", *(("M0", "n0") if start else ()))}
     leaves |= {n: x for n, x in (("log_decay", decay), ("log_gain", gain)) if x is not None}
     fixed = {"m0": draw["m0"]} if GATES[gates] is not None and start else {}
-    there = {n: x.to(device, dtype) for n, x in fixed.items()}
-    return {n: x.to(device, dtype).requires_grad_() for n, x in leaves.items()}, {**there, "reset": None if reset is None else reset.to(device)}
+    there = {n: x.to(device, dtype) for n, x in fixed.items()} | {"reset": None if reset is None else reset.to(device)}
+    return {n: x.to(device, dtype).requires_grad_() for n, x in leaves.items()}, there
 
 
 def run(backend, leaves, fixed):
