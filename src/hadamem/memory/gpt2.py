@@ -87,7 +87,7 @@ class GPT2(Memory):
         position = self._positions(None if fresh else state.position, reset, T, x.device)      # [B or 1, T]
         past = None if fresh else state.past
         if past is not None and reset is not None and T == 1:
-            past = torch.where(reset[:, :, None, None], past.new_zeros(()), past)   # a number in place of the tensor is slower
+            past = torch.where(reset[:, :, None, None], 0.0, past)
         e = self.map(x)
         if self.past_window == "slide":
             z, known = self._slide(e, past, position)
