@@ -294,3 +294,23 @@ def test_captured_with_gradients_in_a_cuda_graph(name):
         got = run()
     graph.replay()
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.gpu
+def test_a_compiled_caller_compiles_the_step_and_gets_the_same():
+    torch.manual_seed(0)
+    memory = DNC(7, 6, 8, word_size=5, controller_size=16).cuda()
+    x, reset = torch.randn(3, 9, 7, device="cuda"), torch.zeros(3, 9, dtype=torch.bool, device="cuda")
+    reset[1, 4] = True
+
+    def loss(x):
+        y, state = memory(x, memory.initial_state(3), reset)
+        return y.square().sum() + state.M.square().sum()
+
+    results = []
+    for call in (loss, torch.compile(loss, dynamic=False)):
+        memory.zero_grad()
+        value = call(x)
+        value.backward()
+        results.append([value.detach(), *(p.grad.clone() for p in memory.parameters())])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-5)

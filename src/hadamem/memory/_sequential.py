@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
+_caller = threading.local()   # .compiles: the loop was met while something around it was compiled
 
 
 def sequential(loop: F) -> F:
     """A method (x, ...) that runs as it is: in the dtype of its arguments, also under autocast, and outside of compiled graphs.
 
-    torch.compile would unroll all T steps and take minutes for it, so the graph breaks around the loop, as it does around torch.nn.GRU.
+    torch.compile would unroll all T steps and take minutes for it, so the graph breaks around the loop, as it does around torch.nn.GRU;
+    a loop of many small operations has its step compiled instead, see `one_step`.
     (`torch.compiler.disable` is called late, for it imports the compiler, which takes longer than all of hadamem.)
     """
 
@@ -24,8 +27,25 @@ def sequential(loop: F) -> F:
         with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else contextlib.nullcontext():
             return loop(self, x, *args)
 
+    def inside(*args: Any) -> Any:
+        _caller.compiles = True
+        try:
+            return uncast(*args)
+        finally:
+            _caller.compiles = False
+
     @functools.wraps(loop)
     def run(*args: Any) -> Any:
-        return torch.compiler.disable(uncast)(*args) if torch.compiler.is_compiling() else uncast(*args)
+        return torch.compiler.disable(inside)(*args) if torch.compiler.is_compiling() else uncast(*args)
 
     return run   # type: ignore[return-value]
+
+
+def one_step(step: F) -> F:
+    """The step of a loop, a plain function: itself, or compiled where the loop's caller is."""
+    return _compiled(step) if getattr(_caller, "compiles", False) else step
+
+
+@functools.cache
+def _compiled(step: F) -> F:
+    return torch.compile(step, dynamic=False)   # type: ignore[return-value]

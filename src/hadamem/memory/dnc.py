@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..states import where
-from ._sequential import sequential
+from ._sequential import one_step, sequential
 from .base import Memory, check_size
 
 EMPTY = 1e-6     # every entry of a fresh memory: cosine similarity has no gradient at 0
@@ -108,23 +108,32 @@ class DNC(Memory):
     @sequential
     def _steps(self, g: Tensor, state: DNCState, reset: Tensor | None) -> tuple[Tensor, DNCState]:
         """g [B, T, 4 C] what the inputs give the controller -> [h, reads] of every step [B, T, C + R W], and the state after the last."""
-        C, dtype = self.controller_size, g.dtype
-        W_recur, W_interface, b_interface = (p.to(dtype) for p in (self.recur.weight.t(), self.interface.weight.t(), self.interface.bias))
+        dtype = g.dtype
+        weights = [p.to(dtype) for p in (self.recur.weight.t(), self.interface.weight.t(), self.interface.bias)]
         fresh = None if reset is None else self.initial_state(1, g.device, dtype)
         apart = 1 - torch.eye(state.links.shape[-1], device=g.device, dtype=dtype)
         scale = _inverse_norm(state.M)
-        zs: list[Tensor] = []
+        step, zs = one_step(DNC._step), []
+        z = torch.cat((state.h, state.reads), dim=1)
         for t, g_t in enumerate(g.unbind(1)):
             if reset is not None and fresh is not None:
                 state = where(reset[:, t], fresh, state)
                 scale = torch.where(reset[:, t, None], _inverse_norm(fresh.M), scale)
-            gates = torch.addmm(g_t, torch.cat((state.h, state.reads), dim=1) if t == 0 or reset is not None else zs[-1], W_recur)
-            i, f, o = gates[:, :3 * C].sigmoid().chunk(3, dim=1)
-            c = torch.addcmul(f * state.c, i, gates[:, 3 * C:].tanh())
-            h = o * c.tanh()
-            state, scale = self._access(self._say(torch.addmm(b_interface, h, W_interface)), state._replace(h=h, c=c), scale, apart)
-            zs.append(torch.cat((h, state.reads), dim=1))
+                z = torch.cat((state.h, state.reads), dim=1)
+            z, state, scale = step(self, g_t, z, state, scale, apart, *weights)
+            zs.append(z)
         return torch.stack(zs, dim=1), state
+
+    def _step(self, g: Tensor, z: Tensor, state: DNCState, scale: Tensor, apart: Tensor, W_recur: Tensor, W_interface: Tensor,
+              b_interface: Tensor) -> tuple[Tensor, DNCState, Tensor]:
+        """One step of the controller and one access to the memory; z [B, C + R W] is [h, reads] of the step before, and comes back anew."""
+        C = self.controller_size
+        gates = torch.addmm(g, z, W_recur)
+        i, f, o = gates[:, :3 * C].sigmoid().chunk(3, dim=1)
+        c = torch.addcmul(f * state.c, i, gates[:, 3 * C:].tanh())
+        h = o * c.tanh()
+        state, scale = self._access(self._say(torch.addmm(b_interface, h, W_interface)), state._replace(h=h, c=c), scale, apart)
+        return torch.cat((h, state.reads), dim=1), state, scale
 
     def _say(self, spoken: Tensor) -> Interface:
         """The controller's output layer [B, n], taken apart and brought into its ranges."""

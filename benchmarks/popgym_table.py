@@ -1,0 +1,64 @@
+"""Print the records of `popgym_results.py` as the two markdown tables of docs/results.md.
+
+    python benchmarks/popgym_table.py [--records docs/results]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+
+def read(folder):
+    records = defaultdict(list)   # (preset, task, memory): one for each seed
+    for path in sorted(Path(folder).glob("popgym-*.json")):
+        record = json.loads(path.read_text())
+        records[record["preset"], record["task"], record["memory"]].append(record)
+    return records
+
+
+def cell(records):
+    """Return x 100 at the end, each seed's; how far a run got where it is not the usual 15 million steps."""
+    if not records:
+        return ""
+    ends = ", ".join(f"{r['last10']:.1f}" for r in records)
+    short = min(r["steps"] for r in records)
+    best = max(r["best"] for r in records)
+    return f"{ends} (best {best:.1f}{'' if short > 14.9e6 else f'; {short / 1e6:.1f} M steps'})"
+
+
+def seconds(record):
+    """Alone on the GPU: measured over the whole run, or its first iterations times their number."""
+    if record["alone"]:
+        return f"{record['seconds']:.0f} s"
+    if "seconds_per_iteration_alone" in record and record["config"]["compile"] is False:
+        return f"{record['seconds_per_iteration_alone'] * len(record['curve']):.0f} s (from 3 iterations)"
+    return "-"
+
+
+def table(head, rows):
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+    print()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--records", default="docs/results")
+    records = read(parser.parse_args().records)
+    groups = sorted({(task, preset) for preset, task, _ in records}, reverse=True)
+    memories = list(dict.fromkeys(memory for _, _, memory in records))
+    table(["memory", *(f"{task}, {preset.removeprefix('popgym-')}" for task, preset in groups)],
+          [[f"`{m}`", *(cell(records.get((preset, task, m))) for task, preset in groups)] for m in memories])
+    chosen = {m: records["popgym-fair", "RepeatPreviousEasy", m] for m in memories if ("popgym-fair", "RepeatPreviousEasy", m) in records}
+    order = sorted(chosen, key=lambda m: -chosen[m][0]["last10"])
+    table(["memory", "return x 100", "steps", "time per run", "state", "parameters"],
+          [[f"`{m}`", cell(chosen[m]), f"{chosen[m][0]['steps'] / 1e6:.1f} M", seconds(chosen[m][0]), f"{chosen[m][0]['state_size']:,}",
+            f"{chosen[m][0]['parameters']:,}"] for m in order])
+
+
+if __name__ == "__main__":
+    main()
