@@ -299,7 +299,7 @@ def test_captured_with_gradients_in_a_cuda_graph(name):
 @pytest.mark.gpu
 def test_a_compiled_caller_compiles_the_step_and_gets_the_same():
     torch.manual_seed(0)
-    memory = DNC(7, 6, 8, word_size=5, controller_size=16).cuda()
+    memory = hm.DNC(7, 6, 8, word_size=5, controller_size=16).cuda()
     x, reset = torch.randn(3, 9, 7, device="cuda"), torch.zeros(3, 9, dtype=torch.bool, device="cuda")
     reset[1, 4] = True
 
