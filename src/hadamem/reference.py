@@ -162,8 +162,8 @@ MODELS: dict[str, Published] = {
     "fwp_sum": Published(FWP, _block(FWP, variant="additive"), _BLOCK_MLP, {"M": "M"}, "additive"),       # POPGym's
     "mlstm": Published(MLSTM, _mlstm, _MLSTM, {"C": "C", "n": "n"}, "additive", _enter_mlstm, _leave_mlstm),
     "ffm": Published(FFM, _ffm, _FFM, {"S": "S"}, "diagonal"),
-    "mamba": Published(S6, _s6(), _MAMBA, _S6_STATE, "diagonal"),                             # upstream's block
-    "s6_shm_repo": Published(S6, _s6("core."), _S6_SHM, _S6_STATE, "diagonal"),               # SHM's: a linear layer after it
+    "mamba": Published(S6, _s6(), _MAMBA, _S6_STATE, "selective"),                             # upstream's block
+    "s6_shm_repo": Published(S6, _s6("core."), _S6_SHM, _S6_STATE, "selective"),               # SHM's: a linear layer after it
     "gpt2": Published(GPT2, _gpt2, _GPT2, {}),                                                # no state: whole episodes
     "gru": Published(GRU, _rnn(GRU), _RNN, {"h": "h"}),                                       # torch.nn.GRU
     "lstm": Published(LSTM, _rnn(LSTM), _RNN, {"h": "h", "c": "c"}),                           # torch.nn.LSTM

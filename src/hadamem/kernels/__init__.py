@@ -1,8 +1,9 @@
 """Recurrences of memories: tensors in, tensors out.
 
 `shm` builds C and U from vectors inside a fused kernel; `hadamard` takes any C and U; `diagonal` is the same recurrence on vectors, real or
-complex, with factors that may be constant. Each has the backends `reference` (a plain loop, the judge), `scan` (associative scan in plain
-PyTorch), `cpu` (numba) and `triton` (CUDA). `additive` (outer products under one decay) and `delta` (the delta rule) have `reference` and
+complex, with factors that may be constant; `selective` builds S6's factors and updates from vectors. Each has the backends `reference` (a
+plain loop, the judge), `scan` (associative scan in plain PyTorch), `cpu` (numba) and `triton` (CUDA).
+`additive` (outer products under one decay) and `delta` (the delta rule) have `reference` and
 `scan`, which is matrix products there, chunk by chunk. `gates` prepares the vectors for `shm`, `readout` turns what it reads into an
 output.
 """
@@ -16,6 +17,8 @@ from .diagonal import diagonal
 from .gates import Gates, gates
 from .hadamard import hadamard
 from .readout import readout
+from .selective import selective
 from .shm import shm
 
-__all__ = ["NAMES", "Additive", "Gates", "additive", "backends", "check_clip", "delta", "diagonal", "gates", "hadamard", "readout", "shm"]
+__all__ = ["NAMES", "Additive", "Gates", "additive", "backends", "check_clip", "delta", "diagonal", "gates", "hadamard", "readout",
+           "selective", "shm"]

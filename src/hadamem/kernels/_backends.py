@@ -13,7 +13,9 @@ import torch
 from torch.autograd import forward_ad
 
 NAMES = ("reference", "scan", "cpu", "triton")
-OPS = {"shm": NAMES, "hadamard": NAMES, "diagonal": NAMES, "additive": NAMES[:2], "delta": NAMES[:2]}   # the backends of each
+OPS = {   # the backends of each
+    "shm": NAMES, "hadamard": NAMES, "diagonal": NAMES, "selective": NAMES, "additive": NAMES[:2], "delta": NAMES[:2],
+}
 PREFERRED = {"cpu": ("cpu", "scan"), "cuda": ("triton", "scan")}   # by device type; anything else takes `scan`
 
 _failed: dict[tuple[str, str, str], str] = {}   # (op, backend, device type) -> what went wrong

@@ -48,7 +48,7 @@ class S6(Memory):
         self.input_size = D = check_size("input_size", input_size)
         self.memory_size = N = check_size("memory_size", memory_size)
         self.output_size = D if output_size is None else check_size("output_size", output_size)
-        self.backend = check_backend("diagonal", backend)
+        self.backend = check_backend("selective", backend)
         self.channels, self.rank = 2 * D, -(-D // 16)
         self.in_proj = nn.Linear(D, 2 * self.channels, bias=False)
         self.conv = nn.Conv1d(self.channels, self.channels, WINDOW, groups=self.channels)
@@ -85,16 +85,19 @@ class S6(Memory):
 
     def _remember(self, delta: Tensor, u: Tensor, B: Tensor, C: Tensor, S: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
         """S_t C_t at every step [B, T, 2D], and the last S."""
-        A = -torch.exp(self.A_log.to(S.dtype))
-        decay = torch.exp(delta[..., None] * A)                                               # [B, T, 2D, N]
-        S = kernels.diagonal(decay, (delta * u)[..., None] * B[..., None, :], S, reset, self.backend)
-        return torch.matmul(S, C.to(S.dtype)[..., None])[..., 0].to(u.dtype), S[:, -1].clone()
+        h, S = kernels.selective(delta, -torch.exp(self.A_log.to(S.dtype)), delta * u, B, C, S, reset, self.backend)
+        return h.to(u.dtype), S
 
     def _convolve(self, u: Tensor, window: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
         """silu of the causal convolution within each episode, and the window after the last step. u [B, T, 2D]."""
-        T = u.shape[1]
+        assert self.conv.bias is not None
+        T, weight, total = u.shape[1], self.conv.weight.to(window.dtype), self.conv.bias.to(window.dtype)
+        if T == 1:
+            past = window[..., 1:] if reset is None else torch.where(reset[..., None], 0.0, window[..., 1:])
+            window = torch.cat((past, u.mT.to(window.dtype)), dim=-1)
+            return F.silu((window * weight[:, 0]).sum(-1) + total)[:, None].to(u.dtype), window
         past = torch.cat((window.mT, u.to(window.dtype)), dim=1)                              # [B, 4 + T, 2D]
-        weight, total, after, other = self.conv.weight.to(window.dtype), self.conv.bias.to(window.dtype), [], None
+        after, other = [], None
         for lag in range(WINDOW):
             seen = past[:, WINDOW - lag:WINDOW - lag + T]                                     # the input `lag` steps before
             if reset is not None and lag > 0:                                                 # of another episode?

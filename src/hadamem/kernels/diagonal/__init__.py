@@ -1,6 +1,6 @@
 """Vector recurrences whose cells do not mix: s_t = a_t ⊙ s_{t-1} + u_t, real or complex, with a factor per step or one for all.
 
-S6 and FFM run on it, and `hadamard` (whose memory is V K such cells). This file checks the arguments and picks a backend.
+FFM runs on it, and `hadamard` (whose memory is V K such cells). This file checks the arguments and picks a backend.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from numba.core import config
 from torch import Tensor
 
 from ... import random
+from .._exp2 import EXP2
 from .._numba import jit, share, split
 from .._recycle import empty
 from .._vectors import (
@@ -42,7 +43,6 @@ from .._vectors import (
     sub,
     total,
 )
-from .fused_cpu import EXP2
 
 GOLDEN, FIRST, SECOND = (np.uint64(x % 2 ** 64) for x in (random._GOLDEN, random._FIRST, random._SECOND))
 SHIFTS = tuple(np.uint64(x) for x in (30, 27, 31, 32))

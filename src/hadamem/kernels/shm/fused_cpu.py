@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import types
 from numba.extending import overload
 from torch import Tensor
 
+from .._exp2 import curve as curve_of
+from .._exp2 import exp2
 from .._numba import array, jit, parallel, split
 from .forms import FORMS
 from .op import make_op
@@ -41,58 +42,23 @@ def interval(T: int) -> int:
 
 # ---- C = scale * sigmoid(gain * z) -----------------------------------------------------------------------------------
 
-# 2^f = 1 + f (c1 + f (c2 + ...)) on [-1/2, 1/2]: minimax fits of the relative error (Lawson's and Remez' iterations),
-# the value at 0 held so that z = 0 gives C = scale / 2 exactly. Five terms: 1.1e-7 once rounded to float32, at most
-# 6e-8 in C; eleven terms: 1.8e-17.
-EXP2 = {
-    np.float32: (0.6931469775951143, 0.24022242077091435, 0.055507337444780314, 0.009671513183102396,
-                 0.0013264728768937798),
-    np.float64: (0.69314718055994569675, 0.24022650695910098007, 0.055504108664790394552, 0.0096181291076070023796,
-                 0.0013333558153439964747, 0.0001540353044157213033, 0.000015252727385193868197,
-                 1.3215442675329822143e-6, 1.0180647659234138888e-7, 7.0725704128144235096e-9,
-                 4.078071929588336665e-10),
-}
-# Adding this rounds to an integer n and leaves n plus the exponent's bias in the low bits; beyond the limit 2^n is no
-# normal number, and C long `scale` or as good as 0.
-ROUNDER = {np.float32: 1.5 * 2 ** 23 + 127, np.float64: 1.5 * 2 ** 52 + 1023}
-LIMIT = {np.float32: 126, np.float64: 1022}
-
-
 def _curve(calibration: str, number: Any) -> tuple[Any, ...] | None:
     """What `_squash` needs, in the dtype `number`; None for C = 1. Arguments stay in registers, constants would not."""
     if calibration == "none":
         return None
-    return tuple(number(x) for x in (FORMS[calibration][0], 1, LIMIT[number], ROUNDER[number], *EXP2[number]))
+    return number(FORMS[calibration][0]), number(1), curve_of(number)
 
 
 def _squash(y: Any, curve: tuple[Any, ...]) -> Any:
-    """scale / (1 + 2^y), which is C for y = -log2(e) gain z; nan for nan."""
+    """scale / (1 + 2^y), which is C for y = -log2(e) gain z; nan for nan. At most 6e-8 off in float32; scale / 2 exactly for z = 0."""
     return curve[0] / (1 + 2 ** y)
 
 
-@overload(_squash, jit_options={"fastmath": {"contract", "nsz"}, "error_model": "numpy"})   # `reassoc` undoes rounding
+@overload(_squash, jit_options={"fastmath": {"contract", "nsz"}, "error_model": "numpy"})
 def _squash_compiled(y, curve):
-    if y == types.float32:
-        def squash(y, curve):
-            scale, one, limit, rounder, c1, c2, c3, c4, c5 = curve
-            y = -limit if y < -limit else y   # written so that nan stays
-            y = limit if y > limit else y
-            t = y + rounder
-            f = y - (t - rounder)
-            p = one + f * (c1 + f * (c2 + f * (c3 + f * (c4 + f * c5))))
-            power = np.int32(np.float32(t).view(np.int32) << 23).view(np.float32)
-            return scale / (one + p * power)
-    else:
-        def squash(y, curve):
-            scale, one, limit, rounder, c1, c2, c3, c4, c5, c6, c7, c8, c9, c10, c11 = curve
-            y = -limit if y < -limit else y
-            y = limit if y > limit else y
-            t = y + rounder
-            f = y - (t - rounder)
-            p = c6 + f * (c7 + f * (c8 + f * (c9 + f * (c10 + f * c11))))
-            p = one + f * (c1 + f * (c2 + f * (c3 + f * (c4 + f * (c5 + f * p)))))
-            power = np.int64(np.float64(t).view(np.int64) << 52).view(np.float64)
-            return scale / (one + p * power)
+    def squash(y, curve):
+        scale, one, bits = curve
+        return scale / (one + exp2(y, bits))
     return squash
 
 
