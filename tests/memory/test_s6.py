@@ -112,6 +112,16 @@ def test_errors():
         memory(x, fresh._replace(S=fresh.S.long()))
 
 
+def test_compiles_without_a_graph_break():
+    memory, x, reset = hm.S6(5, 4, memory_size=3), torch.randn(2, 7, 5), torch.rand(2, 7) < 0.3
+    compiled = torch.compile(memory, fullgraph=True, backend="aot_eager")
+    y, state = compiled(x, None, reset)
+    y.sum().backward()
+    want, want_state = memory(x, None, reset)
+    torch.testing.assert_close(y, want)
+    torch.testing.assert_close(state, want_state)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("memory_size", [16, 512])
 def test_inside_a_cuda_graph_and_compiled(memory_size):

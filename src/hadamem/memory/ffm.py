@@ -59,8 +59,9 @@ class FFM(Memory):
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                       generator: torch.Generator | None = None) -> FFMState:
         check_size("batch_size", batch_size)
-        device, dtype = self.state_options(device, None if dtype is None else dtype.to_real())
-        return FFMState(torch.zeros(batch_size, self.memory_size, self.context, device=device, dtype=dtype.to_complex()))
+        device, dtype = self.state_options(device, dtype)
+        wide = torch.promote_types(dtype, torch.complex64)
+        return FFMState(torch.zeros(batch_size, self.memory_size, self.context, device=device, dtype=wide))
 
     def forward(self, x: Tensor, state: FFMState | None = None, reset: Tensor | None = None) -> tuple[Tensor, FFMState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T."""
@@ -69,7 +70,7 @@ class FFM(Memory):
         check_state("S", state.S, (self.memory_size, self.context), "complex")
         m, O = self.memory_size, self.output_size
         y, thru, g_in, g_out = self.pre(x).split((m, O, m, O), dim=-1)
-        wide = state.S.dtype.to_real()
+        wide = state.S.real.dtype
         trace = (y * torch.sigmoid(g_in)).to(wide)[..., None].expand(-1, -1, -1, self.context)        # [B, T, m, c]
         S = kernels.diagonal(self._gamma(wide), trace, state.S, reset, self.backend)                  # eq. 7
         z = self.mix(torch.view_as_real(S).flatten(2).to(self.mix.weight.dtype))                      # [B, T, O]
