@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from hadamem.bench import memory, plots, timing
+import hadamem as hm
+from hadamem.bench import memory, plots, timing, zoo
 from hadamem.bench.memory import Bench, Case, Contender, Result, Settings
 from hadamem.bench.timing import Timing
 
@@ -127,3 +128,51 @@ def test_on_a_gpu(tmp_path):
     assert {"shm[triton]", "gru"} <= {r.model for r in timed}
     assert all(r.seconds.wall > 0 for r in timed)
     assert all(r.peak_bytes > 0 for r in timed if r.part != "step")
+
+
+# --- bench memory --all
+
+
+def test_all_memories_in_two_tables(tmp_path, capsys):
+    tables = zoo.run(zoo.Settings(device="cpu", batch=2, time=5, acting=3, input_size=6, output_size=4, state=64, peer_size=8, repeats=1,
+                                  limit_seconds=1e-3, out=str(tmp_path)))
+    out = capsys.readouterr().out
+    paper, equal = tables.values()
+    assert {row.memory for row in paper} == {*hm.list_memories(), zoo.PEER} - {"shm-paper", "shm-release"}
+    assert {row.memory for row in equal} == {row.memory for row in paper} - {"none"}
+    for row in (*paper, *equal):
+        assert not row.note
+        assert set(row.times) == ({"whole", "act"} if row.memory == zoo.PEER else {"whole", "resets", "act"})
+        assert row.memory in out
+    assert all(row.state == hm.make_memory(row.memory, 6, 4, **row.options).state_size for row in paper if row.memory != zoo.PEER)
+    saved = json.loads((tmp_path / "results.json").read_text())
+    assert [len(rows) for rows in saved["tables"].values()] == [len(paper), len(equal)]
+    assert (tmp_path / "tables.md").read_text().count("| shm |") == 2
+
+
+def test_equal_state_is_as_near_as_a_size_can_come():
+    found = zoo.equal_sizes(hm.list_memories(), zoo.Settings(state=1000))
+    assert "none" not in found
+    for name, options in found.items():
+        fitted = zoo.FITTED.get(name, "memory_size")
+
+        def distance(size, name=name, options=options, fitted=fitted):
+            return abs(hm.make_memory(name, 64, 64, **{**options, fitted: size}).state_size - 1000)
+
+        assert distance(options[fitted]) <= min(distance(options[fitted] - 1), distance(options[fitted] + 1)), name
+
+
+def test_a_memory_that_fails_says_so_and_the_others_go_on(tmp_path):
+    class Broken(hm.NoMemory):
+        def forward(self, x, state=None, reset=None):
+            raise RuntimeError("out of order")
+
+    hm.register_memory("broken", Broken)
+    try:
+        settings = zoo.Settings(device="cpu", batch=1, time=3, only=("broken", "none"), repeats=1, out=str(tmp_path))
+        broken, none, _ = zoo.Contest(settings, zoo.paper_sizes(["broken", "none"])).run()
+    finally:
+        hm.memory.MEMORIES.pop("broken")
+    assert "out of order" in broken.note
+    assert not broken.times
+    assert set(none.times) == {"whole", "resets", "act"}

@@ -43,6 +43,10 @@ class _Parser(argparse.ArgumentParser):
 
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add: Callable[..., Any] = parser.add_argument   # all defaults live in bench.memory.Settings
+    add("--all", action="store_true", help="one table of all memories instead, at the paper's sizes and at equal state; takes of the "
+        "options below --device, --batch, --time (one of each), --input-size, --peer-size, --repeats, --limit-seconds, --seed, --out")
+    add("--only", nargs="+", metavar="NAME", help="with --all: these memories")
+    add("--state", type=int, metavar="N", help="with --all: real numbers of state in the second table (default: 1024)")
     add("--config", metavar="FILE", help="settings from a .json or .yaml file, named as the options; options override")
     add("--device", help="auto, cpu, cuda, cuda:1, ... (default: auto, the GPU if there is one)")
     add("--batch", type=int, nargs="+", metavar="B", help="batch sizes")
@@ -62,17 +66,33 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    from .bench import memory
+    from .bench import memory, zoo
 
-    given = {key: value for key, value in vars(args).items() if key not in _OWN and value is not None}
-    fields = [f.name for f in dataclasses.fields(memory.Settings)]
-    values = {} if args.config is None else _read_config(args.config, fields)
+    given = {key: value for key, value in vars(args).items() if key not in (*_OWN, "all") and value is not None}
+    fields = [f.name for f in dataclasses.fields(zoo.Settings if args.all else memory.Settings)]
+    values = {**({} if args.config is None else _read_config(args.config, fields)), **given}
     try:
-        settings = memory.Settings.make(**{**values, **given})
+        foreign = [key for key in given if key not in fields]
+        if foreign:
+            raise ValueError(f"--{foreign[0].replace('_', '-')} is of use {'without' if args.all else 'with'} --all only")
+        if args.all:
+            zoo.run(zoo.Settings(**{key: _one(key, value) for key, value in values.items()}))
+        else:
+            memory.run(memory.Settings.make(**values))
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
-    memory.run(settings)
     return 0
+
+
+def _one(key: str, value: Any) -> Any:
+    """A single value of an option that elsewhere takes several."""
+    if not isinstance(value, list):
+        return value
+    if key == "only":
+        return tuple(value)
+    if len(value) != 1:
+        raise ValueError(f"--{key} takes one value with --all, got {len(value)}")
+    return value[0]
 
 
 def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
@@ -267,7 +287,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {   # "group name" or "name"; a new command is a new line
-    "bench memory": Command("time SHM on every backend against a plain loop, nn.GRU and nn.LSTM",
+    "bench memory": Command("time SHM on every backend against a plain loop, nn.GRU and nn.LSTM; or all memories with --all",
                             _bench_arguments, _bench),
     "bench envs": Command("count env steps per second of the batched tasks, beside the popgym package",
                           _bench_envs_arguments, _bench_envs),

@@ -26,7 +26,7 @@ from ..devices import find_device
 from ..kernels import _backends
 from ..memory import SHM
 from . import timing
-from .timing import Call, Timing
+from .timing import DISTURBED, Call, Timing
 
 PARTS = ("op", "module", "step")
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -34,7 +34,6 @@ QUICK: dict[str, Any] = {
     "batch": (8,), "time": (64, 256), "memory_size": (32, 128), "repeats": 6, "limit_seconds": 0.1,
 }
 COPIES = 3        # sets of inputs taken in turn
-DISTURBED = 0.1   # share of the CPU taken by other programs; more than this is said beside the numbers
 
 
 @dataclass(frozen=True)
@@ -244,24 +243,7 @@ class Factory:
             with torch.no_grad():
                 return fn(sets[i % COPIES][0])
 
-        return {"forward": _graphed(call) if self.device.type == "cuda" else call}
-
-
-def _graphed(call: Call) -> Call:
-    """The call as a CUDA graph for each set of inputs."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for i in range(COPIES):
-            call(i)
-    torch.cuda.current_stream().wait_stream(stream)
-    graphs = []
-    for i in range(COPIES):
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            call(i)
-        graphs.append(graph)
-    return lambda i: graphs[i % COPIES].replay()
+        return {"forward": timing.graphed(call, COPIES) if self.device.type == "cuda" else call}
 
 
 class Bench:

@@ -30,6 +30,7 @@ import torch
 
 from .._version import __version__
 
+DISTURBED = 0.1               # share of the CPU taken by other programs; more than this is said beside the numbers
 Call = Callable[[int], Any]   # the argument counts calls, so that inputs can be rotated
 
 
@@ -124,6 +125,23 @@ def _wall(call: Call, device: torch.device, runs: int) -> float:
         call(i)
     synchronize(device)
     return (time.perf_counter() - start) / runs
+
+
+def graphed(call: Call, sets: int) -> Call:
+    """The call as a CUDA graph for each of its sets of inputs."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for i in range(sets):
+            call(i)
+    torch.cuda.current_stream().wait_stream(stream)
+    graphs = []
+    for i in range(sets):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            call(i)
+        graphs.append(graph)
+    return lambda i: graphs[i % sets].replay()
 
 
 class Others:
