@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import torch
 
+from hadamem import list_memories
 from hadamem.bench.timing import machine
 from hadamem.training.config import make_config, to_dict
 from hadamem.training.trainer import Trainer
@@ -34,8 +35,8 @@ MEMORIES = {      # name here: memory and its options
     "shm-random-rows": ("shm-paper", {}),                                            # as the paper: a random row at every step
     "shm-first-row": ("shm-release", {}),                                            # as released: row 0, Xavier start, no norm on the read
     "shm-random-rows-norm": ("shm-paper", {"read_norm": True}),
-    "gru": ("gru", {}),
-    "none": ("none", {}),
+    **{name: (name, {}) for name in list_memories() if not name.startswith("shm")},   # at the sizes they have by themselves
+    "gpt2": ("gpt2", {"window": 128}),                                               # no episode is longer
 }
 
 
