@@ -1,0 +1,121 @@
+"""Supervised recall with every memory, from short sequences to long ones: what each learns, in how many updates, in what time.
+
+    PYTHONPATH=src python benchmarks/recall.py [--out docs/results/recall.json] [--markdown FILE]
+        [--memories shm gru package.module:Class ...] [--seeds 0 1 2] [--updates 2000] [--seconds 90]
+
+The task is that of hadamem.testing.recall: two of eight symbols are shown, then noise, then asked for. A memory is trained at T = 8, and
+from there at 16, 32, ... 512, each until 95 % are right on fresh sequences or its updates or seconds are used up. Seeds that a file with
+the same settings holds already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+from pathlib import Path
+
+import torch
+
+import hadamem as hm
+from hadamem.bench.timing import machine, write_json
+from hadamem.testing.recall import LENGTHS, Learner, Recall, curriculum
+
+OUTPUT, SHOWN = 32, (32, 128, 512)
+SIZES = {"memory_size": 32}
+ROWS = {      # name here: memory and what differs from SIZES
+    "shm": ("shm", {}),
+    "shm, clip=1e4": ("shm", {"clip": 1e4}),                 # bounds M, which may overflow in long sequences
+    "gpt2": ("gpt2", {"window": max(LENGTHS)}),              # what is out of its window is forgotten
+    "s6": ("s6", {"memory_size": 16}),                       # Mamba's own
+    "dnc": ("dnc", {"memory_size": 16, "controller_size": 32}),
+}
+
+
+def rows() -> dict[str, tuple[str, dict]]:
+    """The memories of the moment, each as it is, and the variants above."""
+    found = {}
+    for name in hm.list_memories():
+        found |= {row: entry for row, entry in ROWS.items() if entry[0] == name} or {name: (name, {})}
+    return found
+
+
+def train(memory: str, options: dict, seed: int, args: argparse.Namespace) -> dict:
+    torch.manual_seed(seed)
+    task = Recall()
+    module = hm.make_memory(memory, task.input_size, OUTPUT, **{**SIZES, **options})
+    learner = Learner(module, task, learning_rate=args.learning_rate, seed=seed)
+    found = []
+    for outcome in curriculum(learner, goal=args.goal, updates=args.updates, seconds=args.seconds):
+        found.append(dataclasses.asdict(outcome))
+        print(f"    T {outcome.steps:>4}  accuracy {outcome.accuracy:.3f}  before {outcome.before:.3f}  updates {outcome.updates:>5}"
+              f"{f'  skipped {outcome.skipped}' if outcome.skipped else ''}  {outcome.seconds:.1f} s", flush=True)
+        if memory == "none" and outcome.steps == 32:         # nothing can come of the longer ones
+            break
+    return {"outcomes": found, "parameters": sum(p.numel() for p in learner.parameters), "state_size": module.state_size}
+
+
+def table(record: dict) -> str:
+    """Markdown: medians over seeds, updates summed up to each length."""
+    lines = ["| memory | numbers held | parameters | " + " | ".join(f"T = {T}" for T in SHOWN) + " | updates | seconds |",
+             "|---|---|---|" + "---|" * (len(SHOWN) + 2)]
+    for name, row in record["rows"].items():
+        runs = [list(run["outcomes"]) for run in row["seeds"].values()]
+        cells = []
+        for T in SHOWN:
+            found = [o for run in runs for o in run if o["steps"] == T]
+            worst = min((o["accuracy"] for o in found), default=None)
+            solved = sum(o["solved"] for o in found)
+            cells.append("-" if worst is None else f"{100 * statistics.median(o['accuracy'] for o in found):.0f} %"
+                         + ("" if solved == len(runs) else f" ({solved} of {len(runs)} solved, worst {100 * worst:.0f} %)"))
+        first = next(iter(row["seeds"].values()))
+        updates = statistics.median(sum(o["updates"] for o in run) for run in runs)
+        seconds = statistics.median(sum(o["seconds"] for o in run) for run in runs)
+        lines.append(f"| {name} | {first['state_size']:,} | {first['parameters']:,} | {' | '.join(cells)} | {updates:,.0f} "
+                     f"| {seconds:.0f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--out", default="docs/results/recall.json")
+    add("--markdown", metavar="FILE", help="write the table there, too")
+    add("--memories", nargs="+", metavar="NAME", help="rows to run (default: all); a name of hm.list_memories() or package.module:Class")
+    add("--seeds", nargs="+", type=int, default=[0])
+    add("--updates", type=int, default=2000, help="at each length, at most")
+    add("--seconds", type=float, default=90.0, help="at each length, at most")
+    add("--goal", type=float, default=0.95)
+    add("--learning-rate", type=float, default=3e-3)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    known, path = rows(), Path(args.out)
+    settings = {"task": dataclasses.asdict(Recall()), "sizes": {**SIZES, "output_size": OUTPUT}, "lengths": LENGTHS, "goal": args.goal,
+                "updates": args.updates, "seconds": args.seconds, "learning_rate": args.learning_rate}
+    settings = json.loads(json.dumps(settings))              # as a file has it
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if record.get("settings") != settings:
+        record = {"settings": settings, "rows": {}}
+    for name in args.memories or known:
+        memory, options = known.get(name, (name, {}))
+        row = record["rows"].setdefault(name, {"memory": memory, "options": {**SIZES, **options}, "seeds": {}})
+        for seed in args.seeds:
+            if str(seed) in row["seeds"]:
+                print(f"{name}, seed {seed}: there already")
+                continue
+            print(f"{name}, seed {seed}", flush=True)
+            facts = machine(torch.device("cpu"))
+            row["seeds"][str(seed)] = {**train(memory, options, seed, args), "commit": facts["commit"], "cpu": facts["cpu"],
+                                       "torch": facts["torch"], "date": facts["date"]}
+            order = [*(n for n in known if n in record["rows"]), *(n for n in record["rows"] if n not in known)]
+            record["rows"] = {n: record["rows"][n] for n in order}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, record)
+    print(table(record))
+    if args.markdown:
+        Path(args.markdown).write_text(table(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

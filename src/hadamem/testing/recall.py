@@ -1,0 +1,155 @@
+"""Does a memory learn to hold symbols? Supervised recall over a gap of noise, from short sequences to long ones.
+
+    from hadamem.testing.recall import Learner, Recall, curriculum
+    learner = Learner(hm.make_memory("gru", Recall().input_size, 32, memory_size=32), Recall())
+    for outcome in curriculum(learner): print(outcome)
+
+A sequence shows `items` symbols at its first steps, then noise, and asks for them one by one at its last steps; each showing and each
+question carries the flag of its place. Guesses are right once in `symbols` times, and nothing but memory does better.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..memory import Memory
+
+LENGTHS = (8, 16, 32, 64, 128, 256, 512)      # doubled each time: what was learned at one length is a start for the next
+PATIENCE = 100                                # updates without progress, once most is right, before the learning rate is halved
+
+
+@dataclass(frozen=True)
+class Recall:
+    """The task; the length is given with each batch."""
+
+    symbols: int = 8
+    items: int = 2             # symbols to hold at the same time
+    noise: float = 0.1         # standard deviation of every feature in between
+    blank: bool = True         # a feature that is 1 in between; without it, a norm on the input lifts the noise to the symbols' size
+
+    @property
+    def input_size(self) -> int:
+        return self.symbols + 2 * self.items + int(self.blank)
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.symbols
+
+    def draw(self, size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """x [size, steps, input_size], and the symbols [size, items] that its last steps ask for."""
+        S, K = self.symbols, self.items
+        if steps < 2 * K:
+            raise ValueError(f"steps must be at least {2 * K} to show {K} symbols and ask for them, got {steps}")
+        symbol = torch.randint(S, (size, K), generator=generator)
+        x = self.noise * torch.randn(size, steps, self.input_size, generator=generator)
+        if self.blank:
+            x[:, :, -1] += 1.0
+            x[:, :K, -1] = x[:, -K:, -1] = 0.0
+        x[:, :K, :S] = F.one_hot(symbol, S).float()
+        x[:, :K, S:S + K] = torch.eye(K)
+        x[:, -K:, S + K:S + 2 * K] = torch.eye(K)
+        return x, symbol
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One length: how it ended, and what it took."""
+
+    steps: int
+    solved: bool
+    accuracy: float            # on fresh sequences of that length
+    before: float              # the same before any update at this length
+    updates: int
+    skipped: int               # of them, because a gradient was inf or nan
+    seconds: float
+
+
+class Learner:
+    """A memory with a linear head, trained by Adam on the task."""
+
+    def __init__(self, memory: Memory, task: Recall, *, batch: int = 32, learning_rate: float = 3e-3, clip: float = 1.0, seed: int = 0):
+        """clip: of the gradient's norm. seed: of the sequences; the weights are as they come."""
+        self.memory, self.task, self.batch, self.clip, self.learning_rate = memory, task, batch, clip, learning_rate
+        self.head = nn.Linear(memory.output_size, task.symbols)
+        self.parameters = [*memory.parameters(), *self.head.parameters()]
+        self.optimiser = torch.optim.Adam(self.parameters, lr=learning_rate)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.skipped = 0
+
+    def answer(self, x: Tensor) -> Tensor:
+        """What is said to the questions of x, as logits [B, items, symbols]."""
+        return self.head(self.memory(x)[0][:, -self.task.items:])
+
+    def update(self, steps: int) -> float:
+        """Learn from a new batch. Returns the share of right answers on it."""
+        x, symbol = self.task.draw(self.batch, steps, self.generator)
+        logits = self.answer(x)
+        loss = F.cross_entropy(logits.flatten(0, 1), symbol.flatten())
+        self.optimiser.zero_grad()
+        loss.backward()
+        if bool(torch.isfinite(nn.utils.clip_grad_norm_(self.parameters, self.clip))):
+            self.optimiser.step()
+        else:
+            self.skipped += 1
+        return _share(logits, symbol)
+
+    @torch.no_grad()
+    def accuracy(self, steps: int, size: int = 512) -> float:
+        """Share of right answers on fresh sequences; they are the same ones every time."""
+        generator = torch.Generator().manual_seed(1_000_003 + steps)
+        shares = []
+        for _ in range(0, size, 64):
+            x, symbol = self.task.draw(64, steps, generator)
+            shares.append(_share(self.answer(x), symbol))
+        return statistics.fmean(shares)
+
+    def solve(self, steps: int, *, goal: float = 0.95, updates: int = 1000, seconds: float = float("inf"), window: int = 10,
+              report: Callable[[int, float], None] | None = None) -> Outcome:
+        """Train until fresh sequences of this length are recalled to `goal`, or updates or seconds are used up.
+
+        Batches have lengths between half of `steps` and all of it, so that nothing can be timed instead of remembered. Fresh sequences are
+        looked at when the last `window` batches were right to `goal`. report: called with the number of updates and the share of right
+        answers.
+        """
+        start, skipped = time.perf_counter(), self.skipped
+        before = accuracy = self.accuracy(steps)
+        recent, best, count, asked = deque[float](maxlen=max(window, PATIENCE)), 0.0, 0, 0
+        shortest = max(2 * self.task.items, steps // 2)
+        while accuracy < goal and count < updates and time.perf_counter() - start < seconds:
+            recent.append(self.update(int(torch.randint(shortest, steps + 1, (), generator=self.generator))))
+            count += 1
+            if report is not None:
+                report(count, recent[-1])
+            if count - asked >= window and statistics.fmean(list(recent)[-window:]) >= goal:
+                accuracy, asked = self.accuracy(steps), count
+            if count % PATIENCE == 0:
+                best = self._slow_down(best, statistics.fmean(recent))
+        if asked != count:
+            accuracy = self.accuracy(steps)
+        return Outcome(steps, accuracy >= goal, accuracy, before, count, self.skipped - skipped, time.perf_counter() - start)
+
+    def _slow_down(self, best: float, now: float) -> float:
+        """Halve the learning rate where most is right and no more is learned: decays over hundreds of steps need small changes."""
+        if 0.9 < now < best + 0.005:
+            for group in self.optimiser.param_groups:
+                group["lr"] = max(group["lr"] / 2, self.learning_rate / 16)
+        return max(best, now)
+
+
+def curriculum(learner: Learner, lengths: tuple[int, ...] = LENGTHS, **options: Any) -> Iterator[Outcome]:
+    """One length after the other, each from the weights that the one before left; options of `Learner.solve`."""
+    for steps in lengths:
+        yield learner.solve(steps, **options)
+
+
+def _share(logits: Tensor, symbol: Tensor) -> float:
+    return float((logits.detach().argmax(-1) == symbol).float().mean())
