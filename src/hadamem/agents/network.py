@@ -28,8 +28,8 @@ class Image(NamedTuple):
 class NetworkConfig:
     """Sizes and choices; the defaults are those of the POPGym protocol."""
 
-    memory: str = "shm"                                  # a name of hm.list_memories()
-    memory_size: int | None = None                       # its natural width; None: 128 for shm, 256 for gru and lstm, its own otherwise
+    memory: str = "shm"                                  # a name of hm.list_memories(), or package.module:Class
+    memory_size: int | None = None                       # its natural width; None: its own, e.g. 128 for shm, 256 for gru and lstm
     memory_output: int | None = None                     # None: 1024 for shm, its own width otherwise
     memory_options: dict[str, Any] = field(default_factory=dict)
     features: int = 128                                  # width of the encoded observation
@@ -232,9 +232,8 @@ def _head(config: NetworkConfig, outputs: int) -> nn.Sequential:
 def _make_memory(config: NetworkConfig) -> Memory:
     options = dict(config.memory_options)
     family = config.memory.split("-")[0]
-    size = config.memory_size if config.memory_size is not None else {"shm": 128, "gru": 256, "lstm": 256}.get(family)
-    if size is not None:
-        options.setdefault("memory_size", size)
+    if config.memory_size is not None:
+        options.setdefault("memory_size", config.memory_size)
     output = config.memory_output if config.memory_output is not None else {"shm": 1024}.get(family)
     return make_memory(config.memory, config.inner, output, **options)
 
