@@ -54,7 +54,7 @@ def slow(memory, x, state, reset):
             for r in range(R):
                 kept = kept * (1 - free[r] * s.read_weights[r])
             u = (s.usage + s.write_weights - s.usage * s.write_weights) * kept
-            order, alloc, product = sorted(range(N), key=lambda n: float(u[n])), torch.zeros(N).double(), 1.0
+            order, alloc, product = sorted(range(N), key=lambda n: round(1e4 * float(u[n]))), torch.zeros(N).double(), 1.0
             for n in order:
                 alloc[n] = (1 - u[n]) * product
                 product = product * (1e-6 + (1 - 1e-6) * u[n])
@@ -175,7 +175,7 @@ def test_slots_are_allocated_one_after_the_other_and_freed_by_reading():
     for n in range(3):
         state = access(memory, say(memory, add=n + 1.0), state)
         places.append(int(state.write_weights.argmax()))
-        assert places[-1] == int(state.usage.argmin())                              # usage before this write
+        assert state.usage[0, places[-1]] <= state.usage.min() + 1e-4               # usage before this write
         torch.testing.assert_close(state.M[0, places[-1]], torch.full((W,), n + 1.0).double(), rtol=1e-4, atol=1e-4)
     assert len(set(places)) == 3
     state = state._replace(read_weights=torch.eye(N)[places[1]].double()[None, None])
@@ -184,6 +184,12 @@ def test_slots_are_allocated_one_after_the_other_and_freed_by_reading():
     torch.testing.assert_close(state.usage[0], torch.tensor(used).double(), rtol=0, atol=1e-4)
     state = access(memory, say(memory, add=9.0), state)
     assert not used[int(state.write_weights.argmax())]
+
+
+def test_rounding_does_not_decide_which_of_equally_free_slots_is_written():
+    usage = torch.full((1, 6), 0.3, dtype=torch.float64)
+    noise = 1e-7 * torch.randn(50, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(_allocate(usage + noise), _allocate(usage).expand(50, 6), rtol=0, atol=1e-5)
 
 
 def test_reading_walks_forward_and_backward_in_the_order_of_writing():
@@ -284,7 +290,7 @@ def test_captured_with_gradients_in_a_cuda_graph(name):
         y, after = memory(x, state, reset)
         return y, *after, *torch.autograd.grad(y.square().sum(), [x, *memory.parameters()])
 
-    want = run()
+    want = [x.detach() for x in run()]      # without its graph, whose leaves would bring the default stream into the capture
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         run()

@@ -119,6 +119,7 @@ def test_inside_a_cuda_graph_and_compiled():
     for _ in range(3):
         want, _ = memory(x, None, reset)
         want.sum().backward()
+    want = want.detach()      # without its graph, whose leaves would bring the default stream into the capture
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

@@ -246,7 +246,7 @@ def test_training_and_acting_inside_cuda_graphs(variant):
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             for _ in range(3):
-                want = run()
+                want = torch.utils._pytree.tree_map(torch.Tensor.detach, run())
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):

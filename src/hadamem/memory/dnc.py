@@ -14,6 +14,7 @@ from .base import Memory, check_size
 
 EMPTY = 1e-6     # every entry of a fresh memory: cosine similarity has no gradient at 0
 NORM_EPS = 1e-6  # added to squared norms: a slot is similar to nothing before something is written to it
+USAGE_STEPS = 1e4  # resolution to which usages are compared
 USAGE_EPS = 1e-6 # usage from which a slot counts as used at all: keeps the gradient of products of usages finite
 
 
@@ -189,8 +190,11 @@ def _retained(free: Tensor, read_weights: Tensor) -> Tensor:
 def _allocate(usage: Tensor) -> Tensor:
     """Weights [B, N] on free slots, the least used first: a of slot n = (1 - u_n) times the product of all smaller u.
 
+    Slots that nothing was written to have nearly the same usage: those that differ by less than 1 / USAGE_STEPS count as equal and go by
+    their number, lest rounding decides which one is written, and whole sequences and single steps write to different ones.
     The product is the exponential of a sum of logarithms: finite gradients, and no look at the values on the host, unlike torch.cumprod.
     """
-    u, order = usage.sort(dim=-1, stable=True)
+    order = (usage.detach() * USAGE_STEPS).round().sort(dim=-1, stable=True).indices
+    u = usage.gather(-1, order)
     log = torch.log(USAGE_EPS + (1 - USAGE_EPS) * u)
     return torch.zeros_like(u).scatter(-1, order, (1 - u) * (log.cumsum(dim=-1) - log).exp())
