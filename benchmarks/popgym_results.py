@@ -119,8 +119,9 @@ def in_turn(jobs, args):
 
 
 def at_once(jobs, args):
-    """All in this process, each on a stream. What waits for the GPU most of its time is not worth compiling."""
-    runs = [Run(job, compile=False) for job in jobs]
+    """All in this process, each on a stream. Those that wait for the GPU most of their time are not worth compiling, but for the DNC,
+    whose step is hundreds of small operations."""
+    runs = [Run(job, compile=job.memory == "dnc") for job in jobs]
     with turn(args.lock):
         for run in runs:
             run.train(args.limit, iterations=3)

@@ -79,7 +79,7 @@ def measure(
         try:
             clock(call, device)                  # compiles, allocates, fills caches
             once = clock(call, device, 1)
-            slow = once > limit_seconds and device.type != "cuda"
+            slow = once > (1.0 if device.type == "cuda" else limit_seconds)
             times[name] = [once] if slow else []   # it was warm and is a measurement: no need for another
             plan[name] = 0 if slow else max(1, min(repeats, int(limit_seconds / max(once, 1e-9))))
         except Exception as error:               # one that cannot run must not end the comparison
@@ -97,7 +97,9 @@ def measure(
                     found[name] = error
     for name in plan:
         if name not in found:
-            wall = _wall(calls[name], device, plan[name]) if device.type == "cuda" else None
+            wall = None
+            if device.type == "cuda":
+                wall = _wall(calls[name], device, plan[name]) if plan[name] else times[name][0]
             found[name] = _summary(times[name], wall)
     return found
 

@@ -31,7 +31,7 @@ SIZES: dict[str, dict[str, Any]] = {   # as in the paper or the code released wi
 }
 EQUAL: dict[str, dict[str, Any]] = {"gpt2": {"memory_size": 32}}   # what stays fixed while another size is fitted
 FITTED = {"gpt2": "window"}                                        # which one; memory_size for all others
-MANY_LAUNCHES = 0.35      # seconds of one training step from which no CUDA graph of it is made: it would hold 100,000 operations
+MANY_LAUNCHES = 1.0       # seconds of one training step from which no CUDA graph of it is made: it would hold 100,000 operations
 RESET_EVERY = 64          # steps, on average
 COPIES = 3                # sets of inputs taken in turn
 
@@ -107,22 +107,15 @@ class Contest:
         gc.collect()
         plain = {"whole": self._train(whole=True), "resets": self._train(whole=False), "act": self._act()}
         for kind, calls in plain.items():
-            if kind == "whole":
-                for name, call in calls.items():
-                    self.rows[name].peak_bytes = self._peak(call)
             if self.device.type != "cuda" or kind == "whole":
                 self._time(kind, calls)
+            if kind == "whole":
+                for name, call in calls.items():
+                    self.rows[name].peak_bytes = timing.peak_memory(call, self.device) if kind in self.rows[name].times else None
             if self.device.type == "cuda":
                 self._time(kind if kind == "act" else f"{kind} (graph)", self._graphs(kind, calls))
                 torch.cuda.empty_cache()
         return list(self.rows.values())
-
-    def _peak(self, call: timing.Call) -> int | None:
-        try:
-            call(0)
-            return timing.peak_memory(call, self.device)
-        except Exception:     # timing it will say what is wrong
-            return None
 
     def _time(self, kind: str, calls: dict[str, timing.Call]) -> None:
         found = timing.measure(calls, self.device, self.settings.repeats, self.settings.limit_seconds)
