@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..memory import Memory
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)      # doubled each time: what was learned at one length is a start for the next
-PATIENCE = 100                                # updates without progress, once most is right, before the learning rate is halved
+SHORT, SURE = 32, 0.99                        # up to this length all but everything must be right: what is muddled there stays so later
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Learner:
 
     def __init__(self, memory: Memory, task: Recall, *, batch: int = 32, learning_rate: float = 3e-3, clip: float = 1.0, seed: int = 0):
         """clip: of the gradient's norm. seed: of the sequences; the weights are as they come."""
-        self.memory, self.task, self.batch, self.clip, self.learning_rate = memory, task, batch, clip, learning_rate
+        self.memory, self.task, self.batch, self.clip = memory, task, batch, clip
         self.head = nn.Linear(memory.output_size, task.symbols)
         self.parameters = [*memory.parameters(), *self.head.parameters()]
         self.optimiser = torch.optim.Adam(self.parameters, lr=learning_rate)
@@ -122,33 +122,24 @@ class Learner:
         """
         start, skipped = time.perf_counter(), self.skipped
         before = accuracy = self.accuracy(steps)
-        recent, best, count, asked = deque[float](maxlen=max(window, PATIENCE)), 0.0, 0, 0
+        recent, count, asked = deque[float](maxlen=window), 0, 0
         shortest = max(2 * self.task.items, steps // 2)
         while accuracy < goal and count < updates and time.perf_counter() - start < seconds:
             recent.append(self.update(int(torch.randint(shortest, steps + 1, (), generator=self.generator))))
             count += 1
             if report is not None:
                 report(count, recent[-1])
-            if count - asked >= window and statistics.fmean(list(recent)[-window:]) >= goal:
+            if count - asked >= window and statistics.fmean(recent) >= goal:
                 accuracy, asked = self.accuracy(steps), count
-            if count % PATIENCE == 0:
-                best = self._slow_down(best, statistics.fmean(recent))
         if asked != count:
             accuracy = self.accuracy(steps)
         return Outcome(steps, accuracy >= goal, accuracy, before, count, self.skipped - skipped, time.perf_counter() - start)
 
-    def _slow_down(self, best: float, now: float) -> float:
-        """Halve the learning rate where most is right and no more is learned: decays over hundreds of steps need small changes."""
-        if 0.9 < now < best + 0.005:
-            for group in self.optimiser.param_groups:
-                group["lr"] = max(group["lr"] / 2, self.learning_rate / 16)
-        return max(best, now)
 
-
-def curriculum(learner: Learner, lengths: tuple[int, ...] = LENGTHS, **options: Any) -> Iterator[Outcome]:
+def curriculum(learner: Learner, lengths: tuple[int, ...] = LENGTHS, goal: float = 0.95, **options: Any) -> Iterator[Outcome]:
     """One length after the other, each from the weights that the one before left; options of `Learner.solve`."""
     for steps in lengths:
-        yield learner.solve(steps, **options)
+        yield learner.solve(steps, goal=max(goal, SURE) if steps <= SHORT else goal, **options)
 
 
 def _share(logits: Tensor, symbol: Tensor) -> float:
