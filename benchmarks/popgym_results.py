@@ -1,6 +1,6 @@
 """Train POPGym tasks with several memories and keep a compact record of each run: settings, curve, times. Finished ones are not redone.
 
-    PYTHONPATH=src python benchmarks/popgym_results.py --out docs/results [--tasks RepeatPreviousEasy ...] [--memories shm gru ...]
+    PYTHONPATH=src python benchmarks/popgym_results.py --out docs/results [--tasks RepeatPreviousEasy ...] [--memories shm gru ... | all]
         [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS] [--lock FILE] [--streams]
     ... --jobs popgym-fair/AutoencodeEasy/gru popgym-fair/RepeatPreviousEasy/dnc=3000000       # any mixture, with steps of their own
 
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--out", default="docs/results")
     parser.add_argument("--jobs", nargs="+", default=[], help="PRESET/TASK/MEMORY or PRESET/TASK/MEMORY=STEPS, instead of tasks x memories")
     parser.add_argument("--tasks", nargs="+", default=["RepeatPreviousEasy", "AutoencodeEasy"])
-    parser.add_argument("--memories", nargs="+", default=["shm", "shm-random-rows", "shm-first-row", "gru", "none"], choices=list(MEMORIES))
+    parser.add_argument("--memories", nargs="+", default=["shm", "shm-random-rows", "shm-first-row", "gru", "none"], choices=[*MEMORIES, "all"])
     parser.add_argument("--preset", default="popgym-fair")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=15_000_000)
@@ -163,6 +163,7 @@ def main() -> None:
     parser.add_argument("--lock", help="a file: train only while holding its lock, so one at a time")
     parser.add_argument("--streams", action="store_true", help="train all at the same time, each on a CUDA stream")
     args = parser.parse_args()
+    args.memories = list(MEMORIES) if "all" in args.memories else args.memories
     (at_once if args.streams else in_turn)(list(find_jobs(args)), args)
 
 
