@@ -155,7 +155,8 @@ def main() -> None:
     parser.add_argument("--out", default="docs/results")
     parser.add_argument("--jobs", nargs="+", default=[], help="PRESET/TASK/MEMORY or PRESET/TASK/MEMORY=STEPS, instead of tasks x memories")
     parser.add_argument("--tasks", nargs="+", default=["RepeatPreviousEasy", "AutoencodeEasy"])
-    parser.add_argument("--memories", nargs="+", default=["shm", "shm-random-rows", "shm-first-row", "gru", "none"], choices=[*MEMORIES, "all"])
+    parser.add_argument("--memories", nargs="+", default=["shm", "shm-random-rows", "shm-first-row", "gru", "none"],
+                        choices=[*MEMORIES, "all"])
     parser.add_argument("--preset", default="popgym-fair")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=15_000_000)
