@@ -31,6 +31,8 @@ ROWS = {      # name here: memory and what differs from SIZES
     "shm-paper, clip=1e4": ("shm-paper", {"clip": 1e4}),
     "shm-release": ("shm-release", {}),
     "shm-release, clip=1e4": ("shm-release", {"clip": 1e4}),
+    "hebbian": ("hebbian", {}),
+    "hebbian, memory_size=64": ("hebbian", {"memory_size": 64}),      # nothing is gated: more room for less interference
     "gpt2": ("gpt2", {"window": max(LENGTHS)}),              # what is out of its window is forgotten
     "s6": ("s6", {"memory_size": 16}),                       # Mamba's own
     "dnc": ("dnc", {"memory_size": 16, "controller_size": 32}),
@@ -96,11 +98,11 @@ def main() -> None:
     torch.set_num_threads(1)
     known, path = rows(), Path(args.out)
     settings = {"task": dataclasses.asdict(Recall()), "sizes": {**SIZES, "output_size": OUTPUT}, "lengths": LENGTHS, "goal": args.goal,
-                "updates": args.updates, "seconds": args.seconds, "learning_rate": args.learning_rate}
+                "updates": args.updates, "learning_rate": args.learning_rate}
     settings = json.loads(json.dumps(settings))              # as a file has it
-    record = json.loads(path.read_text()) if path.exists() else {}
-    if record.get("settings") != settings:
-        record = {"settings": settings, "rows": {}}
+    record = json.loads(path.read_text()) if path.exists() else {"settings": settings, "rows": {}}
+    if record["settings"] != settings:
+        parser.error(f"{path} was made with other settings ({record['settings']}); give another --out")
     for name in args.memories or known:
         memory, options = known.get(name, (name, {}))
         row = record["rows"].setdefault(name, {"memory": memory, "options": {**SIZES, **options}, "seeds": {}})
@@ -110,8 +112,8 @@ def main() -> None:
                 continue
             print(f"{name}, seed {seed}", flush=True)
             facts = machine(torch.device("cpu"))
-            row["seeds"][str(seed)] = {**train(memory, options, seed, args), "commit": facts["commit"], "cpu": facts["cpu"],
-                                       "torch": facts["torch"], "date": facts["date"]}
+            about = {name: facts[name] for name in ("commit", "cpu", "torch", "date")}
+            row["seeds"][str(seed)] = {**train(memory, options, seed, args), "seconds_at_most": args.seconds, **about}
             order = [*(n for n in known if n in record["rows"]), *(n for n in record["rows"] if n not in known)]
             record["rows"] = {n: record["rows"][n] for n in order}
             path.parent.mkdir(parents=True, exist_ok=True)
