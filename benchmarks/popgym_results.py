@@ -140,11 +140,15 @@ def _on_stream(run, args):
 
 def find_jobs(args):
     named = [(*text.partition("=")[0].split("/"), int(text.partition("=")[2] or args.steps)) for text in args.jobs]
+    for text, job in zip(args.jobs, named, strict=True):
+        if len(job) != 4 or job[2] not in MEMORIES:
+            raise SystemExit(f"--jobs {text}: write PRESET/TASK/MEMORY or PRESET/TASK/MEMORY=STEPS, with a memory of {', '.join(MEMORIES)}")
     every = named or [(args.preset, task, memory, args.steps) for task in args.tasks for memory in args.memories]
     jobs = [Job(preset, task, memory, seed, steps) for seed in args.seeds for preset, task, memory, steps in every]
     for job in jobs:
         path = Path(args.out) / job.record
-        if path.exists() and json.loads(path.read_text())["finished"]:
+        record = json.loads(path.read_text()) if path.exists() else None
+        if record and record["finished"] and record["steps"] >= job.steps:
             print(f"{path.name}: there already", flush=True)
         else:
             yield job

@@ -29,7 +29,6 @@ class LeakyState(NamedTuple):
     h: Tensor   # [B, H]; every tensor of a state has the batch first
 
 
-@hm.register_memory("leaky")
 class Leaky(hm.Memory):
     """Running means that forget at learned speeds."""
 
@@ -69,10 +68,12 @@ def main() -> None:
 
     report = check_memory(Leaky(input_size=8, output_size=6))                 # splits, resets, gradients, dtypes: the whole contract
     print(f"Leaky keeps the contract: {len(report.checks)} checks passed")
+    hm.register_memory("leaky", Leaky)                                        # a name for the rest of this process
     memory = hm.make_memory("leaky", 8, 6, memory_size=32)
     print(f"it holds {memory.state_size} numbers for each sequence")
 
-    run = hm.train("TMaze", memory="leaky", steps=args.steps, device="cpu", out=args.out)
+    # by file and class, so that a later process finds it
+    run = hm.train("TMaze", memory="own_memory:Leaky", steps=args.steps, device="cpu", out=args.out)
     print(f"TMaze, which shows its cue at the first step only: return {run.summary()['return']:.2f} (0.5 without memory, 1 at best)")
 
 

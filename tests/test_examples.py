@@ -1,5 +1,6 @@
 """The examples run, and what they show works from the command line, too."""
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,9 @@ def test_it_runs(path, tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert "22 checks passed" in done.stdout
     assert "return" in done.stdout.splitlines()[-1]
+    again = [sys.executable, "-m", "hadamem", "eval", str(tmp_path / "run"), "--episodes", "5"]
+    done = subprocess.run(again, capture_output=True, text=True, timeout=120, cwd=EXAMPLES)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture
@@ -51,8 +55,11 @@ def test_by_its_class_it_can_be_loaded_again(folder, capsys):
 
 def test_by_a_name_it_must_be_registered_again(folder, capsys):
     sys.path.insert(0, str(folder))
-    import own_memory  # noqa: F401   # registers it
+    import own_memory
 
+    hm.register_memory("leaky", own_memory.Leaky)
+    hm.register_memory("leaky", importlib.reload(own_memory).Leaky)      # as a notebook does: the newer one counts
+    assert hm.memory.MEMORIES["leaky"] is own_memory.Leaky
     hm.train("TMaze", memory="leaky", steps=192, num_envs=16, rollout=12, ppo__epochs=1, log=(), out="run", quiet=True, device="cpu")
     assert hm.load_policy("run").network.config.memory == "leaky"
     del hm.memory.MEMORIES["leaky"]      # as in another process

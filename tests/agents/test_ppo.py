@@ -281,3 +281,24 @@ def test_time_is_counted_from_the_start_of_episodes():
 def test_unknown_action_spaces_are_refused(space, kind):
     with pytest.raises(TypeError, match=kind):
         make_actions(space)
+
+
+def test_a_memory_is_the_same_by_each_of_its_names():
+    from hadamem.agents.network import Trunk
+
+    def trunk(name):
+        torch.manual_seed(0)
+        return Trunk(5, (), NetworkConfig(memory=name, time_encoding="shm"))
+
+    class Mine(hm.GRU):
+        pass
+
+    hm.register_memory("shm-mine", Mine)
+    try:
+        same_as = {"hadamem:SHM": "shm", "hadamem.memory:SHM.release": "shm-release", "hadamem:GRU": "gru", "shm-mine": "gru"}
+        for name, same in same_as.items():
+            a, b = trunk(name), trunk(same)
+            assert (a.time is None) == (b.time is None)
+            assert [p.shape for p in a.parameters()] == [p.shape for p in b.parameters()]
+    finally:
+        del hm.memory.MEMORIES["shm-mine"]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..memory import Memory, make_memory
+from ..memory import GRU, LSTM, SHM, Memory, find_memory, make_memory
 from .actions import Actions
 
 
@@ -36,7 +36,7 @@ class NetworkConfig:
     inner: int = 64                                      # width before and after the memory
     heads: int = 64                                      # width of the hidden layer of each head
     head_activation: str = "none"                        # between the two layers of a head: none, relu or tanh
-    time_encoding: str = "sine"                          # sine, none, or shm: sine for the memories shm* alone, as in the release protocol
+    time_encoding: str = "sine"                          # sine, none, or shm: sine for SHM alone, as in the release protocol
     time_positions: int = 1024                           # base of the sines' frequencies
     separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
 
@@ -70,7 +70,7 @@ class Trunk(nn.Module):
     def __init__(self, input_size: int, images: tuple[Image, ...], config: NetworkConfig):
         super().__init__()
         self.encoder = Encoder(input_size, images, config.features)
-        encoded = config.time_encoding == "sine" or (config.time_encoding == "shm" and config.memory.startswith("shm"))
+        encoded = config.time_encoding == "sine" or (config.time_encoding == "shm" and _is(SHM, config.memory))
         self.time = TimeEncoding(config.features, config.time_positions) if encoded else None
         self.before = nn.Linear(config.features, config.inner)
         self.memory = _make_memory(config)
@@ -229,13 +229,23 @@ def _head(config: NetworkConfig, outputs: int) -> nn.Sequential:
     return nn.Sequential(first, nn.ReLU() if config.head_activation == "relu" else nn.Tanh(), last)
 
 
+PROTOCOL = {SHM: (128, 1024), GRU: (256, None), LSTM: (256, None)}     # memory_size and output_size where the config leaves them open
+
+
 def _make_memory(config: NetworkConfig) -> Memory:
     options = dict(config.memory_options)
-    family = config.memory.split("-")[0]
-    if config.memory_size is not None:
-        options.setdefault("memory_size", config.memory_size)
-    output = config.memory_output if config.memory_output is not None else {"shm": 1024}.get(family)
-    return make_memory(config.memory, config.inner, output, **options)
+    size, output = next((sizes for kind, sizes in PROTOCOL.items() if _is(kind, config.memory)), (None, None))
+    size = config.memory_size if config.memory_size is not None else size
+    if size is not None:
+        options.setdefault("memory_size", size)
+    return make_memory(config.memory, config.inner, config.memory_output if config.memory_output is not None else output, **options)
+
+
+def _is(kind: type[Memory], name: str) -> bool:
+    """Whether a name stands for that kind of memory, by whichever of its names (SHM.paper is a method of the class)."""
+    factory = find_memory(name)
+    factory = getattr(factory, "__self__", factory)
+    return isinstance(factory, type) and issubclass(factory, kind)
 
 
 def _times(start: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

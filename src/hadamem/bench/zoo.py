@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ..devices import find_device
-from ..memory import Memory, list_memories, make_memory
+from ..memory import Memory, find_memory, list_memories, make_memory
 from . import timing
 from .timing import Timing
 
@@ -60,9 +60,8 @@ class Settings:
             raise ValueError(f"time must be at least 2, got {self.time}")
         if not self.limit_seconds > 0:
             raise ValueError(f"limit_seconds must be positive, got {self.limit_seconds}")
-        unknown = [name for name in self.only if name not in list_memories()]
-        if unknown:
-            raise ValueError(f"unknown memory {unknown[0]!r} in only; choose from {', '.join(list_memories())}")
+        for name in self.only:
+            find_memory(name)
         find_device(self.device)
 
 
@@ -225,6 +224,10 @@ def equal_sizes(names: list[str], settings: Settings) -> dict[str, dict[str, Any
                 return make_memory(name, settings.input_size, settings.output_size, **fixed, **{fitted: size}).state_size
 
         low, high = 2, 2
+        try:
+            state(high)
+        except (TypeError, ValueError):      # one of the user's own whose size cannot be chosen
+            continue
         while state(high) < settings.state and high < 1 << 20:
             low, high = high, 2 * high
         if high >= 1 << 20:      # it has none

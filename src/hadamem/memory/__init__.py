@@ -53,10 +53,15 @@ def make_memory(name: str, input_size: int, output_size: int | None = None, **op
 
     A memory of your own has the name that `register_memory` gave it, or "package.module:Class".
     """
+    return own.build_memory(name, find_memory(name), input_size, output_size, options)
+
+
+def find_memory(name: str) -> Callable[..., Memory]:
+    """The class or function behind a name of `make_memory`; a ValueError says what is wrong with the name."""
     if isinstance(name, str) and name in MEMORIES:
-        return own.build_memory(name, MEMORIES[name], input_size, output_size, options)
+        return MEMORIES[name]
     if isinstance(name, str) and ":" in name:
-        return own.build_memory(name, lookup.find(name), input_size, output_size, options)
+        return lookup.find(name)
     near = difflib.get_close_matches(str(name).lower(), MEMORIES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise ValueError(f"unknown memory {name!r}; {hint}choose from {', '.join(MEMORIES)}; one of your own is written package.module:Class, "
@@ -68,8 +73,9 @@ def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, 
 
         hm.register_memory("mine", MyMemory)      # or above the class: @hm.register_memory("mine")
 
-    factory: a `hm.Memory` class, or a function (input_size, output_size, **options) that makes one. Returns it. A name lives as long as the
-    process: what loads a run later has to register it again, or the run is given "package.module:Class" as its memory instead.
+    factory: a `hm.Memory` class, or a function (input_size, output_size, **options) that makes one. Returns it. The same class may be
+    registered again, as a notebook does whose cell is run twice. A name lives as long as the process: what loads a run later has to
+    register it again, or the run is given "package.module:Class" as its memory instead.
     """
     if factory is None and isinstance(name, str):
         return functools.partial(register_memory, name, overwrite=overwrite)
@@ -79,4 +85,4 @@ def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, 
 
 
 __all__ = ["DNC", "FFM", "FWP", "GPT2", "GRU", "LSTM", "MLSTM", "S6", "SHM", "Calibration", "Factors", "FastWeights", "Hebbian",
-           "LinearAttention", "Memory", "NoMemory", "list_memories", "make_memory", "register_memory"]
+           "LinearAttention", "Memory", "NoMemory", "find_memory", "list_memories", "make_memory", "register_memory"]

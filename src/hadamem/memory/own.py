@@ -46,7 +46,7 @@ def check_entry(name: Any, factory: Any, known: Any, overwrite: bool) -> None:
                         f"got {factory!r}")
     if isinstance(factory, Memory):
         raise TypeError(f"factory must be a class or a function, got a ready-made {type(factory).__name__}; pass its class")
-    if name in known and not overwrite:
+    if name in known and not overwrite and describe(known[name]) != describe(factory):
         raise ValueError(f"there is a memory {name!r} already ({describe(known[name])}); choose another name, or pass overwrite=True")
 
 
