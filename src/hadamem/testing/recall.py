@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from ..memory import Memory
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)      # doubled each time: what was learned at one length is a start for the next
+STOPPING = 1                                  # seed of the sequences that decide whether training goes on
 SHORT, SURE = 32, 0.99                        # up to this length all but everything must be right: what is muddled there stays so later
 
 
@@ -65,9 +66,9 @@ class Outcome:
     """One length: how it ended, and what it took."""
 
     steps: int
-    solved: bool
-    accuracy: float            # on fresh sequences of that length
-    before: float              # the same before any update at this length
+    solved: bool               # whether the goal was reached, on the sequences that training is stopped by
+    accuracy: float            # afterwards, on sequences of that length that neither taught nor stopped it
+    before: float              # on the same ones before any update at this length
     updates: int
     skipped: int               # of them, because a gradient was inf or nan
     seconds: float
@@ -103,9 +104,9 @@ class Learner:
         return _share(logits, symbol)
 
     @torch.no_grad()
-    def accuracy(self, steps: int, size: int = 512) -> float:
-        """Share of right answers on fresh sequences; they are the same ones every time."""
-        generator = torch.Generator().manual_seed(1_000_003 + steps)
+    def accuracy(self, steps: int, size: int = 512, seed: int = 0) -> float:
+        """Share of right answers on sequences that are not trained on, the same ones for the same seed."""
+        generator = torch.Generator().manual_seed((1 << 32) + (seed << 16) + steps)
         shares = []
         for _ in range(0, size, 64):
             x, symbol = self.task.draw(64, steps, generator)
@@ -114,26 +115,24 @@ class Learner:
 
     def solve(self, steps: int, *, goal: float = 0.95, updates: int = 1000, seconds: float = float("inf"), window: int = 10,
               report: Callable[[int, float], None] | None = None) -> Outcome:
-        """Train until fresh sequences of this length are recalled to `goal`, or updates or seconds are used up.
+        """Train until `goal` of the answers are right, or updates or seconds are used up.
 
-        Batches have lengths between half of `steps` and all of it, so that nothing can be timed instead of remembered. Fresh sequences are
-        looked at when the last `window` batches were right to `goal`. report: called with the number of updates and the share of right
-        answers.
+        Batches have lengths between half of `steps` and all of it, so that nothing can be timed instead of remembered. Where the last
+        `window` batches were right to `goal`, so must be 512 other sequences; the accuracy that is told is on yet others, as one looked at
+        until it is high enough flatters. report: called with the number of updates and the share of right answers.
         """
         start, skipped = time.perf_counter(), self.skipped
-        before = accuracy = self.accuracy(steps)
+        before, solved = self.accuracy(steps), self.accuracy(steps, seed=STOPPING) >= goal
         recent, count, asked = deque[float](maxlen=window), 0, 0
         shortest = max(2 * self.task.items, steps // 2)
-        while accuracy < goal and count < updates and time.perf_counter() - start < seconds:
+        while not solved and count < updates and time.perf_counter() - start < seconds:
             recent.append(self.update(int(torch.randint(shortest, steps + 1, (), generator=self.generator))))
             count += 1
             if report is not None:
                 report(count, recent[-1])
             if count - asked >= window and statistics.fmean(recent) >= goal:
-                accuracy, asked = self.accuracy(steps), count
-        if asked != count:
-            accuracy = self.accuracy(steps)
-        return Outcome(steps, accuracy >= goal, accuracy, before, count, self.skipped - skipped, time.perf_counter() - start)
+                solved, asked = self.accuracy(steps, seed=STOPPING) >= goal, count
+        return Outcome(steps, solved, self.accuracy(steps), before, count, self.skipped - skipped, time.perf_counter() - start)
 
 
 def curriculum(learner: Learner, lengths: tuple[int, ...] = LENGTHS, goal: float = 0.95, **options: Any) -> Iterator[Outcome]:
