@@ -124,6 +124,19 @@ def test_a_state_that_overflowed_is_dropped_by_a_reset():
     assert dq[0, 150:].isfinite().all()
 
 
+def test_a_query_whose_products_overflow_is_alone_with_it():
+    v, k, q = (torch.randn(1, 6, 3, requires_grad=True) for _ in range(3))
+    with torch.no_grad():
+        q[0, 4], k[0, 2] = 1e38, 1e10
+    results = []
+    for backend in ("reference", "scan"):
+        h = kernels.additive(v, k, q, backend=backend).h
+        assert not h[0, 4].isfinite().any()
+        h = h[:, [0, 1, 2, 3, 5]]
+        results.append([h, *torch.autograd.grad(h.sum(), (v, k, q))])
+    torch.testing.assert_close(results[1], results[0], rtol=1e-4, atol=1e-4)
+
+
 def test_long_sequences_stay_finite_and_exact():
     """10^4 steps with gates of any size: the last chunk equals a loop that starts from the state before it."""
     leaves, _ = made(1, 10_000, 4, 4, torch.float32, gates="forgetful", resets=0.001, start=False)

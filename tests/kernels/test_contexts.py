@@ -67,6 +67,19 @@ def test_forward_mode_is_exact_or_refused():
             hm.kernels.shm(x, x, dual, x, x, backend="cpu")
 
 
+@pytest.mark.parametrize("reset", [None, torch.tensor([[True], [False]])])
+def test_forward_mode_passes_through_single_steps(reset):
+    """Acting writes into memory of its own where nothing is differentiated, which would drop a tangent."""
+    x, M0, tangent = torch.randn(2, 1, 3), torch.randn(2, 3, 3), torch.randn(2, 3, 3)
+    calls = {"additive": lambda M, backend: hm.kernels.additive(x, x, x, M0=M, reset=reset, backend=backend)[:2],
+             "delta": lambda M, backend: hm.kernels.delta(x, x, x, x[..., 0], M, reset, backend)}
+    for call in calls.values():
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(M0, tangent)
+            want, got = ([forward_ad.unpack_dual(y).tangent for y in call(dual, backend)] for backend in ("reference", "scan"))
+        torch.testing.assert_close(got, want)
+
+
 def test_tracing_sees_the_operator():
     from torch.fx.experimental.proxy_tensor import make_fx
 

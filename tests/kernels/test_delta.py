@@ -72,6 +72,48 @@ def test_what_is_not_finite_ends_at_a_reset_and_begins_at_its_step(sick, bad):
         torch.testing.assert_close(got, want)
 
 
+OVERFLOWS = {   # what is written to row 0, all of it finite: {argument: {step: value}}; "k" in multiples of the key of step 90
+    "values": dict(v={90: 3e38, 91: -3e38}, k={91: 1.0}, beta={90: 1.0, 91: 1.0}),
+    "in a later chunk": dict(v={90: 3e38}, k={101: 4.0}, beta={90: 1.0, 101: 1.0}),
+    "keys": dict(k={90: 1e25, 92: 1e25}),
+    "queries": dict(q={90: 1e38, 95: 1e38}, k={90: 1e10}),
+    "rates": dict(beta={90: 1e30, 91: 1e30, 92: 1e30}),
+    "products": dict(k=dict.fromkeys(range(90, 99), 1e6)),
+}
+
+
+@pytest.mark.parametrize("case", OVERFLOWS)
+def test_what_overflows_ends_at_a_reset_and_begins_at_its_step(case):
+    """0 * inf inside a chunk must reach no other step, forward or backward: those before and after are the loop's."""
+    leaves, _ = made(2, 150, 3, 4, torch.float32)       # three chunks of 50 steps
+    reset = torch.zeros(2, 150, dtype=torch.bool)
+    reset[:, 40] = reset[:, 120] = True
+    sane = torch.ones(2, 150, dtype=torch.bool)
+    sane[0, 90:120] = False
+    args = {n: x.detach().clone() for n, x in leaves.items()}
+    for name, steps in OVERFLOWS[case].items():
+        for t, value in steps.items():
+            args[name][0, t] = value * leaves["k"].detach()[0, 90] if name == "k" else value
+    results = []
+    for backend in ("reference", "scan"):
+        inputs = [x.clone().requires_grad_() for x in args.values()]
+        h, M = kernels.delta(*inputs, reset, backend)
+        if backend == "scan":
+            assert not h.isfinite().all()
+        results.append([h[sane], M, *(g[sane] for g in torch.autograd.grad(h[sane].sum() + M.sum(), inputs)[:4])])
+    for want, got in zip(*results, strict=True):
+        assert want.isfinite().all()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_overflow_in_the_numbers():
+    v, one = torch.tensor([1.0, 3e38, -3e38, 1.0, 2.0]).reshape(1, 5, 1), torch.ones(1, 5, 1)
+    h, M = kernels.delta(v, one, one, one[..., 0], None, torch.tensor([[False, False, False, True, False]]), "scan")
+    assert h.flatten()[[0, 1, 3, 4]].tolist() == [1.0, v[0, 1].item(), 1.0, 2.0]
+    assert not h[0, 2].isfinite()
+    assert M.item() == 2
+
+
 def test_long_sequences_stay_bounded():
     """No step may make the memory larger than the largest value it is told to hold, over |k|."""
     leaves, reset = made(1, 5000, 4, 4, torch.float32, resets=0.001, unit=1.0)

@@ -86,6 +86,25 @@ def test_reset_drops_inf_and_nan(backend):
                 assert (g[:, :3] if name == "v" else g).eq(0).all(), name
 
 
+@pytest.mark.parametrize("backend", kernels.backends("selective"))
+def test_factors_at_the_ends_of_their_range(backend):
+    """A factor that underflows leaves nothing of the largest state, one that overflows is large; A = -inf forgets all in one step."""
+    device, one = device_of(backend), torch.ones(1, 3, 1, device=device_of(backend))
+    for T in (1, 3):
+        for A, S0, want in ((-1.0, 1e38, 1.0), (float("-inf"), 1.0, 1.0)):
+            S0 = torch.full((1, 1, 1), S0, device=device, requires_grad=True)
+            A = torch.full((1, 1), A, device=device)
+            h, S = kernels.selective(200 * one[:, :T], A, one[:, :T], one[:, :T], one[:, :T], S0, None, backend)
+            assert h.flatten().tolist() == [want] * T
+            assert S.item() == want
+            assert torch.autograd.grad(S.sum(), S0)[0].item() == 0
+            with torch.no_grad():
+                assert kernels.selective(200 * one[:, :T], A, one[:, :T], one[:, :T], one[:, :T], S0, None, backend)[1].item() == want
+    S = kernels.selective(one, torch.full((1, 1), 126.0, device=device) * 0.6931471805599453, 0 * one, one, one, 1e-37 + 0 * one[:, :1],
+                          None, backend)[1]
+    assert S.item() > 1e37
+
+
 @pytest.mark.parametrize("backend", FUSED)
 def test_operator(backend):
     leaves, reset, cotangents = problem(2, 3, 4, 2, device=device_of(backend))

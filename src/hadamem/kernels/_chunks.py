@@ -57,8 +57,13 @@ def chunks(B: int, T: int, reset: Tensor | None, device: torch.device) -> Chunks
 
 def finite(x: Tensor) -> tuple[Tensor, Tensor]:
     """x [..., K] with zeros for the vectors that are not finite, and where those are [...]."""
-    bad = (x.detach() * 0).sum(-1) != 0
+    bad = not_finite(x)
     return torch.where(bad[..., None], 0.0, x), bad
+
+
+def not_finite(x: Tensor) -> Tensor:
+    """Which vectors of x [..., K] hold something that is not finite [...]. (Their sum does not tell: it may overflow.)"""
+    return (x.detach() * 0).sum(-1) != 0
 
 
 def seen(bad: Tensor, reset: Tensor | None) -> Tensor:

@@ -18,9 +18,10 @@ EXP2 = {
                  1.3215442675329822143e-6, 1.0180647659234138888e-7, 7.0725704128144235096e-9,
                  4.078071929588336665e-10),
 }
-# Adding this rounds to an integer n and leaves n plus the exponent's bias in the low bits; beyond the limit 2^n is no normal number.
+# Adding this rounds to an integer n and leaves n plus the exponent's bias in the low bits. Up to the limit these are the exponent of a
+# number: the largest power of 2 there is, and below the smallest normal one 0.
 ROUNDER = {np.float32: 1.5 * 2 ** 23 + 127, np.float64: 1.5 * 2 ** 52 + 1023}
-LIMIT = {np.float32: 126, np.float64: 1022}
+LIMIT = {np.float32: 127, np.float64: 1023}
 
 
 def curve(dtype: Any) -> tuple[Any, ...]:
@@ -30,7 +31,7 @@ def curve(dtype: Any) -> tuple[Any, ...]:
 
 
 def exp2(y: Any, curve: tuple[Any, ...]) -> Any:
-    """2^y for |y| up to the limit, beyond it 2^±limit; nan for nan."""
+    """2^y, but 0 from 2^-(limit - 1/2) down and 2^limit from there up; nan for nan."""
     return 2 ** y
 
 

@@ -72,9 +72,10 @@ def is_plain(*tensors: Tensor | None) -> bool:
 
 
 def undisturbed() -> bool:
-    """Whether operations on tensors just run: nothing compiles, traces or transforms them."""
+    """Whether operations on tensors just run: nothing compiles, traces, transforms or differentiates them forward."""
     return not (
         torch.compiler.is_compiling()
+        or forward_ad._current_level >= 0
         or torch._C._are_functorch_transforms_active()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._get_tracing_state() is not None

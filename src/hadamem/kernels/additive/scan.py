@@ -30,7 +30,7 @@ def additive_scan(
     lay = chunks(B, T, reset, v.device)
     cut, lives = lay.ends()
     V_, K_, Q_ = lay.cut(v), lay.cut(k), lay.cut(q)                                        # [B, N, C, V or K]
-    scores = torch.where(lay.sees, Q_ @ K_.mT, 0.0)                                        # [B, N, C, C]
+    scores, bad_scores = finite(torch.where(lay.sees, Q_ @ K_.mT, 0.0))                    # [B, N, C, C]
     if log_decay is not None and log_gain is not None and m0 is not None:
         gates, bad_gates = finite(torch.stack((log_decay, log_gain), dim=-1))
         lost, bad = ~m0.isfinite(), bad | bad_gates
@@ -51,7 +51,7 @@ def additive_scan(
     h = scores @ V_ + Q_ @ M.mT
 
     had = seen(bad, reset)
-    told, gone = nan_where(had | bad_q | lay.reached(sick, T), h), nan_where(had[:, -1], h)
+    told, gone = nan_where(had | bad_q | bad_scores.flatten(1, 2)[:, :T] | lay.reached(sick, T), h), nan_where(had[:, -1], h)
     h, M_T = h.flatten(1, 2)[:, :T] + told[..., None], M_T + gone[:, None, None]
     if n0 is None:
         return h, None, m, M_T, None

@@ -20,7 +20,7 @@ def selective(delta: Tensor, A: Tensor, v: Tensor, k: Tensor, q: Tensor, S0: Ten
 
     At every step, in this order: where `reset[b, t]`, the state of row b is dropped; each cell is multiplied by exp(delta_t[d] A[d, n]);
     v_t ⊗ k_t is added (v comes with its delta multiplied in); h_t = S_t q_t is read. S0 [B, D, N] is the state before the first step (None:
-    zeros). A must not be positive where delta is large: the factor is limited to 2^126 by the fused backends.
+    zeros). A must not be positive where delta is large: the factor then overflows, or stays at 2^127 (float64: 2^1023) in backend "cpu".
 
     The computation runs in the widest dtype of the inputs, at least float32, autocast or not; h comes back in v's dtype, S_T stays wide.
     Everything is differentiable, S0 and S_T included; with backend "reference" or "scan" twice.

@@ -21,7 +21,7 @@ BLOCKS = 16         # of channels, if possible no more: the sums over channels a
 
 @triton.jit
 def load_steps(DELTA, V, K, Q, RESET, b, t0, T, D, N, d, n, HAS_RESET: tl.constexpr, STEPS: tl.constexpr):
-    """delta, v [BD, 1], k, q [1, BN] and the reset flag of STEPS steps; zeros outside the sequence, which leave a state as it is."""
+    """delta, v [BD, 1], k, q [1, BN] and the reset flag of STEPS steps; zeros outside the sequence, where `factor_at` gives 1."""
     loaded = ()
     for i in tl.static_range(STEPS):
         inside = t0 + i < T
@@ -34,6 +34,12 @@ def load_steps(DELTA, V, K, Q, RESET, b, t0, T, D, N, d, n, HAS_RESET: tl.conste
             fresh = tl.load(RESET + row, mask=inside, other=0) != 0
         loaded = loaded + ((delta, v, k, q, fresh),)
     return loaded
+
+
+@triton.jit
+def factor_at(delta, A, inside):
+    """What a step multiplies the state by; outside the sequence 1, also where A is not finite."""
+    return tl.where(inside, tl.exp(delta * A), 1.0)
 
 
 @triton.jit
@@ -56,7 +62,7 @@ def forward_kernel(DELTA, AA, V, K, Q, START, RESET, H, END, SAVED, T, D, N, row
             delta, v, k, q, fresh = loaded[i]
             if HAS_RESET:
                 S = tl.where(fresh, 0.0, S)
-            S = tl.exp(delta * A) * S + v * k
+            S = factor_at(delta, A, t0 + i < T) * S + v * k
             h = tl.sum(S * q, axis=1, keep_dims=True)
             tl.store(H + (b * T + t0 + i) * D + d, h, mask=(d < D) & (t0 + i < T))
     tl.store(END + (b * D + d) * N + n, S, mask=ok)
@@ -86,7 +92,7 @@ def backward_kernel(DELTA, AA, V, K, Q, RESET, SAVED, BUFFER, DH, DEND, DDELTA, 
                 if HAS_RESET:
                     S = tl.where(fresh, 0.0, S)
                 tl.store(BUFFER + ((b * INTERVAL + t1 + i) * D + d) * N + n, S, mask=ok)
-                S = tl.exp(delta * A) * S + v * k
+                S = factor_at(delta, A, t0 + i < T) * S + v * k
         tl.debug_barrier()   # what was stored is read back
         for t2 in range(0, INTERVAL, STEPS):
             t1 = INTERVAL - STEPS - t2
@@ -100,7 +106,7 @@ def backward_kernel(DELTA, AA, V, K, Q, RESET, SAVED, BUFFER, DH, DEND, DDELTA, 
                 t = t0 + STEPS - 1 - j
                 delta, v, k, q, fresh = loaded[STEPS - 1 - j]
                 before, dh = more[STEPS - 1 - j]
-                factor = tl.exp(delta * A)
+                factor = factor_at(delta, A, t < T)
                 dq = tl.sum(tl.where(ok, dh * (factor * before + v * k), 0.0), axis=0, keep_dims=True)
                 tl.store(DQ + (part + t) * N + n, dq, mask=(n < N) & (t < T))
                 g += dh * q
