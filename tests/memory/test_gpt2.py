@@ -196,6 +196,21 @@ def test_autocast_and_half_precision_keep_a_wide_state(rule):
     assert (y.dtype, state.past.dtype) == (torch.bfloat16, torch.float32)
 
 
+def test_large_keys_of_half_precision_are_finite():
+    """Sums over keys and values overflow float16 long before they do: a whole sequence is its steps also then."""
+    memory, x = hm.GPT2(4, memory_size=8, window=9), torch.randn(2, 6, 4)
+    with torch.no_grad():
+        memory.blocks[0].attention.bias[8:].fill_(6e3)
+    memory, x, state, ys = memory.half(), x.half(), None, []
+    with torch.no_grad():
+        want, _ = memory(x)
+        for x_t in x.split(1, dim=1):
+            y, state = memory(x_t, state)
+            ys.append(y)
+    assert want.isfinite().all()
+    torch.testing.assert_close(torch.cat(ys, dim=1), want, rtol=2e-2, atol=2e-2)
+
+
 def test_dropout_is_for_training():
     memory, x = hm.GPT2(4, memory_size=8, dropout=0.5), torch.randn(2, 9, 4)
     assert not torch.equal(memory(x)[0], memory(x)[0])

@@ -156,6 +156,20 @@ def test_mlstm_survives_gains_beyond_float32(gate):
     assert all(s.isfinite().all() for s in (*state, x.grad, *(p.grad for p in memory.parameters())))
 
 
+def test_mlstm_reads_nothing_where_nothing_was_written():
+    """C q = n · q = 0 is 0 / max(0, 1), however large the gains are."""
+    memory = hm.MLSTM(2, 3, 4)
+    with torch.no_grad():
+        for layer in (memory.query, memory.key, memory.value):
+            layer.bias.zero_()
+        memory.input_gate.bias.fill_(110.0)
+    x = torch.zeros(1, 3, 2, requires_grad=True)
+    y, state = memory(x)
+    torch.testing.assert_close(y, memory.out.bias.expand(1, 3, 3))
+    torch.testing.assert_close(memory.step(x[:, 0], state)[0], y[:, 0])
+    assert torch.autograd.grad(y.sum(), x)[0].isfinite().all()
+
+
 def test_published_mlstm_states_enter_and_leave_at_any_size():
     memory = make("mlstm", 4, 3, memory_size=5)
     names = hm.reference.MODELS["mlstm"]

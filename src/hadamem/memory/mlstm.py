@@ -66,6 +66,7 @@ class MLSTM(MatrixMemory):
         assert z is not None
         assert n is not None
         assert m is not None
-        h = h / torch.maximum(z.abs(), torch.exp(-m).to(z.dtype))[..., None]
+        floor = torch.exp(-m).to(z.dtype).clamp(min=torch.finfo(z.dtype).tiny)       # it underflows to 0, and 0 / 0 is nan
+        h = h / torch.maximum(z.abs(), floor)[..., None]
         y = self.out((torch.sigmoid(gate) * h).to(v.dtype))
         return y, MLSTMState(C, n, m[:, -1].clone())

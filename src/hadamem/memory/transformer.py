@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..kernels._chunks import not_finite
+
 
 class Sight(NamedTuple):
     """Which keys each query sees: those from `first` to itself, of `past` keys from earlier calls and one of each step of this one."""
@@ -34,7 +36,7 @@ class Block(nn.Module):
         if q.shape[1] == 1:                  # what a single query does not see is zero already
             return self._finish(z, self._attend(q, kv, sight.mask)), kv
         # A weight of zero times nan is nan: keys that are not finite are taken out, and the queries that see them set to nan.
-        bad = ~kv.detach().sum(dim=-1).isfinite()                                               # [B, P + T]
+        bad = not_finite(kv)                                                                     # [B, P + T]
         a = self._attend(q, torch.where(bad[..., None], 0.0, kv), sight.mask, causal=sight.mask is None)
         newest = torch.where(bad, torch.arange(bad.shape[1], device=z.device), -1).cummax(dim=1).values[:, sight.past:]
         return self._finish(z, torch.where((newest >= sight.first)[..., None], torch.nan, a)), kv
