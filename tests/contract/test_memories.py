@@ -177,6 +177,19 @@ class OnlySinglePrecision(Sum):
         return super().forward(x.float(), state, reset)
 
 
+class NarrowComplexState(Sum):
+    """A state of complex64 whatever the module's dtype."""
+
+    def initial_state(self, batch_size, device=None, dtype=None, generator=None):
+        total = super().initial_state(batch_size, device, dtype).total
+        return SumState(torch.complex(total, total))
+
+    def forward(self, x, state=None, reset=None):
+        state = self.initial_state(x.shape[0]) if state is None else state
+        y, after = super().forward(x, SumState(state.total.real), reset)
+        return y, SumState(torch.complex(after.total, torch.zeros_like(after.total)).to(torch.complex64))
+
+
 class IgnoresTheGenerator(Sum):
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):
         total = super().initial_state(batch_size, device, dtype).total
@@ -210,6 +223,7 @@ BROKEN = {
     TimeFirst: "interface",
     DrawsNoise: "same call, same result",
     OnlySinglePrecision: "works in float64",
+    NarrowComplexState: "works in float64",
     IgnoresTheGenerator: "initial state",
     WrongStep: "step == forward of one step",
     BrokenCopy: "deepcopy",

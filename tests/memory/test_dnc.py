@@ -273,8 +273,29 @@ def test_sizes():
     assert hm.DNC(3, **KINDS["ntm"]).state_size == 32 * 16 + 2 * 32 + 32 + 2 * 16 + 2 * 128
     with pytest.raises(ValueError, match="word_size must be positive, got 0"):
         hm.DNC(3, word_size=0)
+    for flag in ("allocation", "links"):
+        with pytest.raises(TypeError, match=f"{flag} must be True or False, got 'no'; pass a bool"):
+            hm.DNC(3, **{flag: "no"})
+    assert "3, 160, memory_size=32, word_size=16, reads=2, controller_size=128, allocation=True, links=True" in repr(memory)
     with pytest.raises(ValueError, match=r"state.usage must have shape \[B, 32\], got \[2, 0\]"):
         memory(torch.randn(2, 4, 3), hm.DNC(3, **KINDS["ntm"]).initial_state(2)._replace(read_weights=torch.zeros(2, 2, 32)))
+
+
+def test_a_compiled_step_takes_any_batch_size(monkeypatch):
+    """One graph for the first size and one for all others: PyTorch gives up after eight."""
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    memory = hm.DNC(3, 2, 6, word_size=4, controller_size=8)
+    inputs = [torch.randn(B, 3, 3) for B in (5, 2, 3, 7, 11, 4, 8, 6, 9)]
+    want = [memory(x)[0] for x in inputs]
+    compiled = torch.compile(hm.DNC._step, backend=count)
+    monkeypatch.setattr("hadamem.memory.dnc.one_step", lambda step, x: compiled)
+    torch.testing.assert_close([memory(x)[0] for x in inputs], want)
+    assert len(graphs) == 2
 
 
 @pytest.mark.gpu

@@ -117,7 +117,14 @@ def test_a_compiler_does_not_unroll_the_steps(name):
     (dict(decay=1.01), r"decay must be in \[0, 1\], got 1.01"),
     (dict(settle=0), "settle must be positive, got 0"),
     (dict(memory_size=1), "memory_size must be at least 2, got 1"),
+    (dict(rate="a"), "rate must be a number, got 'a'; pass a float"),
+    (dict(rate=float("inf")), "rate must be finite, got inf"),
+    (dict(decay="a"), "decay must be a number, got 'a'"),
 ])
 def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         hm.FastWeights(4, **options)
+
+
+def test_repr_tells_the_options():
+    assert repr(hm.FastWeights(4, 3, 5, rate=0.25)).startswith("FastWeights(\n  4, 3, memory_size=5, settle=1, decay=0.95, rate=0.25\n")

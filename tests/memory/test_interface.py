@@ -60,6 +60,37 @@ def test_state_on_another_device(name):
         memory(ONES(2, 5, 3), memory.initial_state(2, device="meta"))
 
 
+def test_state_of_integers(name):
+    """A raw error of PyTorch's would not tell which argument it is about."""
+    memory = make(name)
+    state = memory.initial_state(2)
+    state = type(state)(*(torch.zeros_like(s, dtype=torch.int64) for s in state))
+    if name != "none":
+        with pytest.raises(TypeError, match=r"state\.\w+ must have a (floating|complex) dtype, got torch.int64"):
+            memory(ONES(2, 5, 3), state)
+
+
+@pytest.mark.parametrize(("module", "narrow", "wide"), [
+    (torch.float32, torch.bfloat16, torch.float32), (torch.float64, torch.float32, torch.float64),
+    (torch.float32, torch.float64, torch.float64)], ids=str)
+def test_states_are_as_wide_as_the_widest_and_no_narrower_than_float32(name, module, narrow, wide):
+    """Of the state handed in, the module and float32: steps are computed and returned in that, whatever memory it is."""
+    memory = hm.make_memory(name, 3, 2, memory_size=4).to(module)
+    x, kinds = torch.randn(2, 5, 3, dtype=module), {True: torch.promote_types(torch.complex64, wide), False: wide}
+    with torch.no_grad():
+        state = memory(x)[1]
+        given = type(state)(*(s.to(narrow) if s.is_floating_point() else s for s in state))
+        if name == "ffm":
+            given = type(state)(*(s.to(torch.promote_types(narrow, torch.complex64)) for s in state))
+        same = type(state)(*(s.to(kinds[s.is_complex()]) if s.is_floating_point() or s.is_complex() else s for s in given))
+        for T in (1, 5):
+            y, after = memory(x[:, :T], given)
+            want, want_after = memory(x[:, :T], same)
+            for s in after:
+                assert s.dtype in (torch.int64, kinds[s.is_complex()])
+            torch.testing.assert_close((y, *after), (want, *want_after))
+
+
 def test_step_names_the_bad_argument(name):
     memory = make(name)
     state = memory.initial_state(2)

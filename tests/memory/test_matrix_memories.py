@@ -216,7 +216,15 @@ def test_errors_name_the_argument():
         hm.FWP(4, variant="sum")
     with pytest.raises(ValueError, match="pass input_norm=False with input_size=1"):
         hm.LinearAttention(1)
+    with pytest.raises(TypeError, match="forget_bias must be a number, got None; pass a float"):
+        hm.MLSTM(4, forget_bias=None)
+    with pytest.raises(TypeError, match="read_norm must be True or False, got 1"):
+        hm.Hebbian(4, read_norm=1)
+    with pytest.raises(TypeError, match="input_norm must be True or False, got 'no'"):
+        hm.FWP(4, input_norm="no")
     memory = hm.MLSTM(4, memory_size=3)
+    with pytest.raises(ValueError, match=r"state.m must have shape \[B\], got \[2, 3\]"):
+        memory(torch.randn(2, 3, 4), memory.initial_state(2)._replace(m=torch.zeros(2, 3)))
     with pytest.raises(TypeError, match=r"state.m must have a floating dtype, got torch.int64"):
         memory(torch.randn(2, 3, 4), memory.initial_state(2)._replace(m=torch.zeros(2, dtype=torch.int64)))
 

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import kernels, states
+from .. import states
 from ..states import State
 from ._acting import is_linear
-from .base import Memory, check_size
+from .base import Memory, check_backend, check_flag, check_size, check_state
 
 
 class MatrixMemory(Memory):
@@ -24,9 +24,7 @@ class MatrixMemory(Memory):
         self.input_size = check_size("input_size", input_size)
         self.memory_size = check_size("memory_size", memory_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
-        self.backend = backend
-        if backend not in ("auto", *kernels.NAMES[:2]):
-            raise ValueError(f"unknown backend {backend!r}; choose from auto, {', '.join(kernels.NAMES[:2])}")
+        self.backend = check_backend("additive", backend)   # "delta" has the same ones
 
     def state_shapes(self) -> tuple[tuple[int, ...], ...]:
         """The shape of each field of the state, without the batch."""
@@ -45,10 +43,8 @@ class MatrixMemory(Memory):
         if state is None:
             state = self.initial_state(x.shape[0], device=x.device)
         for name, s, shape in zip(state._fields, state, self.state_shapes(), strict=True):
-            if s.shape[1:] != shape:
-                raise ValueError(f"state.{name} must have shape [{', '.join(map(str, ('B', *shape)))}], got {list(s.shape)}")
-            if not s.is_floating_point():
-                raise TypeError(f"state.{name} must have a floating dtype, got {s.dtype}")
+            check_state(name, s, shape)
+        state = self.widen(state)
         if reset is None or not self.resets_only_at_start or x.shape[1] == 1:
             return state, reset
         fresh = states.apply(torch.zeros_like, state)
@@ -76,7 +72,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 def input_norm(input_size: int, wanted: bool) -> nn.LayerNorm | None:
     """The LayerNorm on the features, if wanted."""
-    if wanted and input_size == 1:
+    if check_flag("input_norm", wanted) and input_size == 1:
         raise ValueError("input_norm would make a single feature constant; pass input_norm=False with input_size=1")
     return nn.LayerNorm(input_size) if wanted else None
 

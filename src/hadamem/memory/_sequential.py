@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+
+from ..kernels._checks import without_autocast
 
 F = TypeVar("F", bound=Callable[..., Any])
 _caller = threading.local()   # .compiles: the loop was met while something around it was compiled
@@ -23,8 +24,7 @@ def sequential(loop: F) -> F:
     """
 
     def uncast(self: Any, x: torch.Tensor, *args: Any) -> Any:
-        device = x.device.type
-        with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else contextlib.nullcontext():
+        with without_autocast(x.device.type):
             return loop(self, x, *args)
 
     def inside(*args: Any) -> Any:
@@ -41,11 +41,15 @@ def sequential(loop: F) -> F:
     return run   # type: ignore[return-value]
 
 
-def one_step(step: F) -> F:
-    """The step of a loop, a plain function: itself, or compiled where the loop's caller is."""
-    return _compiled(step) if getattr(_caller, "compiles", False) else step
+def one_step(step: F, x: torch.Tensor) -> F:
+    """The step of a loop, a plain function: itself, or on a GPU compiled where the loop's caller is.
+
+    On a CPU the compiler takes longer than it saves. A second batch size makes the compiled step's batch dynamic, so that others follow
+    without a compilation.
+    """
+    return _compiled(step) if x.is_cuda and getattr(_caller, "compiles", False) else step
 
 
 @functools.cache
 def _compiled(step: F) -> F:
-    return torch.compile(step, dynamic=False)   # type: ignore[return-value]
+    return torch.compile(step)   # type: ignore[return-value]

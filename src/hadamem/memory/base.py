@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 from typing import Any
 
@@ -70,6 +72,17 @@ class Memory(nn.Module):
             dtype = parameter.dtype if parameter is not None else torch.get_default_dtype()
         return torch.device(device), torch.promote_types(dtype, torch.float32)
 
+    def widen(self, state: State) -> State:
+        """The state as steps are to be computed with it: of the widest dtype among its own and the module's, in float32 at the least.
+
+        Complex fields become complex numbers of that width; counters stay as they are.
+        """
+        parameter, wide = next(self.parameters(), None), torch.float32
+        for s in (*state, *([] if parameter is None else [parameter])):
+            wide = torch.promote_types(wide, _REAL.get(s.dtype, s.dtype)) if s.is_floating_point() or s.is_complex() else wide
+        kinds = [torch.promote_types(wide, s.dtype) if s.is_floating_point() or s.is_complex() else s.dtype for s in state]
+        return type(state)(*(s.to(kind) for s, kind in zip(state, kinds, strict=True)))
+
     def check_inputs(self, x: Tensor, state: State | None, reset: Tensor | None) -> None:
         """Raise a ValueError or TypeError that names the argument, what came and what to do."""
         if not isinstance(x, Tensor):
@@ -101,6 +114,9 @@ class Memory(nn.Module):
         check_reset(reset, B, T, x.device)
 
 
+_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}   # of their parts
+
+
 def _autocasts(x: Tensor) -> bool:
     return torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
 
@@ -115,6 +131,22 @@ def check_size(name: str, value: object) -> int:
     return size
 
 
+def check_number(name: str, value: object) -> float:
+    """A finite number, or an error that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):   # takes numpy's floats too
+        raise TypeError(f"{name} must be a number, got {value!r}; pass a float")
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be finite, got {value}")
+    return float(value)
+
+
+def check_flag(name: str, value: object) -> bool:
+    """True or False, or an error that names the argument."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, got {value!r}; pass a bool")
+    return value
+
+
 def check_backend(op: str, backend: str) -> str:
     """"auto" or a backend that the operation has (here or elsewhere), or an error that lists them."""
     if backend not in ("auto", *OPS[op]):
@@ -122,9 +154,10 @@ def check_backend(op: str, backend: str) -> str:
     return backend
 
 
-def check_state(name: str, x: Tensor, shape: tuple[int, ...], kind: str = "floating") -> None:
+def check_state(name: str, x: Tensor, shape: tuple[int, ...], kind: str = "floating", fix: str = "") -> None:
     """A field of a state has `shape` after its batch axis and a dtype of that kind ("floating" or "complex"), or an error that names it."""
     if tuple(x.shape[1:]) != shape:
-        raise ValueError(f"state.{name} must have shape [B, {', '.join(map(str, shape))}], got {list(x.shape)}")
+        wanted = ", ".join(map(str, ("B", *shape)))
+        raise ValueError(f"state.{name} must have shape [{wanted}], got {list(x.shape)}" + (f"; {fix}" if fix else ""))
     if not (x.is_complex() if kind == "complex" else x.is_floating_point()):
         raise TypeError(f"state.{name} must have a {kind} dtype, got {x.dtype}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..states import where
 from ._sequential import one_step, sequential
-from .base import Memory, check_size
+from .base import Memory, check_flag, check_size, check_state
 
 EMPTY = 1e-6     # every entry of a fresh memory: cosine similarity has no gradient at 0
 NORM_EPS = 1e-6  # added to squared norms: a slot is similar to nothing before something is written to it
@@ -68,7 +68,8 @@ class DNC(Memory):
         self.input_size = check_size("input_size", input_size)
         self.memory_size = check_size("memory_size", memory_size)
         self.word_size, self.reads = check_size("word_size", word_size), check_size("reads", reads)
-        self.controller_size, self.allocation, self.links = check_size("controller_size", controller_size), allocation, links
+        self.controller_size = check_size("controller_size", controller_size)
+        self.allocation, self.links = check_flag("allocation", allocation), check_flag("links", links)
         W, R, C = self.word_size, self.reads, self.controller_size
         self.output_size = C + R * W if output_size is None else check_size("output_size", output_size)
         self.input = nn.Linear(self.input_size, 4 * C)
@@ -98,8 +99,8 @@ class DNC(Memory):
         self.check_inputs(x, state, reset)
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
         for name, shape in self._shapes().items():
-            if getattr(state, name).shape[1:] != shape:
-                raise ValueError(f"state.{name} must have shape [B, {', '.join(map(str, shape))}], got {list(getattr(state, name).shape)}")
+            check_state(name, getattr(state, name), shape)
+        state = self.widen(state)
         if reset is not None and (self.resets_only_at_start or x.shape[1] == 1):
             state, reset = where(reset[:, 0], self.initial_state(1, x.device, state.M.dtype), state), None
         z, state = self._steps(self.input(x).to(state.M.dtype), state, reset)
@@ -114,14 +115,15 @@ class DNC(Memory):
         fresh = None if reset is None else self.initial_state(1, g.device, dtype)
         apart = 1 - torch.eye(state.links.shape[-1], device=g.device, dtype=dtype)
         scale = _inverse_norm(state.M)
-        step, zs = one_step(DNC._step), []
+        step, zs = one_step(DNC._step, g), []
         z = torch.cat((state.h, state.reads), dim=1)
         for t, g_t in enumerate(g.unbind(1)):
             if reset is not None and fresh is not None:
                 state = where(reset[:, t], fresh, state)
                 scale = torch.where(reset[:, t, None], _inverse_norm(fresh.M), scale)
                 z = torch.cat((state.h, state.reads), dim=1)
-            z, state, scale = step(self, g_t, z, state, scale, apart, *weights)
+            ready = z.requires_grad or not g_t.requires_grad   # else a graph would be compiled for the first step alone
+            z, state, scale = (step if ready else DNC._step)(self, g_t, z, state, scale, apart, *weights)
             zs.append(z)
         return torch.stack(zs, dim=1), state
 
@@ -167,6 +169,10 @@ class DNC(Memory):
         else:
             r = torch.lerp(old.read_weights, r, say.modes)
         return DNCState(M, r, w, u, L, p, torch.bmm(r, M).flatten(1), old.h, old.c), scale
+
+    def extra_repr(self) -> str:
+        return (f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, word_size={self.word_size}, reads={self.reads}, "
+                f"controller_size={self.controller_size}, allocation={self.allocation}, links={self.links}")
 
 
 def _inverse_norm(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._sequential import sequential
-from .base import Memory, check_size
+from .base import Memory, check_number, check_size, check_state
 
 
 class FastWeightsState(NamedTuple):
@@ -35,7 +35,7 @@ class FastWeights(Memory):
         self.input_size = check_size("input_size", input_size)
         self.memory_size = H = check_size("memory_size", memory_size)
         self.output_size = H if output_size is None else check_size("output_size", output_size)
-        self.settle, self.decay, self.rate = check_size("settle", settle), decay, rate
+        self.settle, self.decay, self.rate = check_size("settle", settle), check_number("decay", decay), check_number("rate", rate)
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be in [0, 1], got {decay}; above 1 the memory grows without bound")
         if H == 1:
@@ -56,10 +56,9 @@ class FastWeights(Memory):
     def forward(self, x, state=None, reset=None):
         self.check_inputs(x, state, reset)
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
-        for name, s, shape in (("M", state.M, (self.memory_size,) * 2), ("h", state.h, (self.memory_size,))):
-            if s.shape[1:] != shape:
-                raise ValueError(f"state.{name} must have shape [B, {', '.join(map(str, shape))}], got {list(s.shape)}")
-        M, h = state
+        check_state("M", state.M, (self.memory_size, self.memory_size))
+        check_state("h", state.h, (self.memory_size,))
+        M, h = self.widen(state)
         if reset is not None and (self.resets_only_at_start or x.shape[1] == 1):
             M, h, reset = torch.where(reset[:, :1, None], 0.0, M), torch.where(reset[:, :1], 0.0, h), None
         hs, M, h = self._steps(self.input(x).to(h.dtype), M, h, reset)
@@ -82,3 +81,7 @@ class FastWeights(Memory):
             M = torch.baddbmm(M, h[:, :, None], h[:, None], beta=self.decay, alpha=self.rate)
             hs.append(h)
         return torch.stack(hs, dim=1), M, h
+
+    def extra_repr(self) -> str:
+        return (f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, settle={self.settle}, decay={self.decay}, "
+                f"rate={self.rate}")

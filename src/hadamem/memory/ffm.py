@@ -33,8 +33,9 @@ class FFM(Memory):
         S_t = gamma ⊙ S_{t-1} + (y ⊙ sigmoid(g_in)) ⊗ 1         gamma_ij = exp(a_i + i b_j), the same at every step
         out = LN(W S_t) ⊙ sigmoid(g_out) + thru ⊙ (1 - sigmoid(g_out))
 
-    memory_size is m, the number of decays a_i (learned, from half a step to hundreds of steps), context is c, the number of frequencies b_j
-    (learned, periods 1 to 1024). The first frequency starts at a full turn per step: it does not oscillate, so context=1 is a plain trace.
+    memory_size is m, the number of decays a_i (learned, at first with half-lives of 1 to 154 steps), context is c, the number of
+    frequencies b_j (learned, periods 1 to 1024). The first frequency starts at a full turn per step: it does not oscillate, so context=1 is
+    a plain trace.
 
     Differs from the published code: it runs the recurrence itself, where that multiplies by gamma^1023 and divides again (right in float64
     only); `a` is kept within its limits at single steps too, and by limiting what is used, not what is stored.
@@ -68,6 +69,7 @@ class FFM(Memory):
         self.check_inputs(x, state, reset)
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
         check_state("S", state.S, (self.memory_size, self.context), "complex")
+        state = self.widen(state)
         m, O = self.memory_size, self.output_size
         y, thru, g_in, g_out = self.pre(x).split((m, O, m, O), dim=-1)
         wide = state.S.real.dtype

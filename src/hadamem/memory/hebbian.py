@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ._matrix import MatrixMemory, project
+from .base import check_flag
 
 
 class HebbianState(NamedTuple):
@@ -32,7 +33,7 @@ class Hebbian(MatrixMemory):
     def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 128, *, read_norm: bool = True,
                  backend: str = "auto"):
         super().__init__(input_size, output_size, memory_size, backend)
-        self.read_norm = read_norm
+        self.read_norm = check_flag("read_norm", read_norm)
         self.key = nn.Linear(self.input_size, self.memory_size)
         self.query = nn.Linear(self.input_size, self.memory_size)
         self.out = None if output_size is None else nn.Linear(self.memory_size, self.output_size)

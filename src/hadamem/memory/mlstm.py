@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ._matrix import MatrixMemory, at_least_float32, project
+from .base import check_number
 
 
 class MLSTMState(NamedTuple):
@@ -51,7 +52,7 @@ class MLSTM(MatrixMemory):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.xavier_uniform_(layer.bias[None])
             self.input_gate.bias.zero_()
-            self.forget_gate.bias.fill_(forget_bias)
+            self.forget_gate.bias.fill_(check_number("forget_bias", forget_bias))
 
     def state_shapes(self):
         return (self.memory_size, self.memory_size), (self.memory_size,), ()

@@ -33,4 +33,4 @@ class NoMemory(Memory):
 
     def forward(self, x, state=None, reset=None):
         self.check_inputs(x, state, reset)
-        return self.net(x), self.initial_state(x.shape[0], device=x.device) if state is None else state
+        return self.net(x), self.initial_state(x.shape[0], device=x.device) if state is None else self.widen(state)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from .base import Memory, check_size
+from .base import Memory, check_size, check_state
 
 
 class GRUState(NamedTuple):
@@ -60,8 +60,8 @@ class _RNN(Memory):
         self.check_inputs(x, state, reset)
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
         for name, s in zip(state._fields, state, strict=True):
-            if s.shape[1:] != (self.memory_size,):
-                raise ValueError(f"state.{name} must have shape [B, {self.memory_size}], got {list(s.shape)}")
+            check_state(name, s, (self.memory_size,))
+        state = self.widen(state)
         if x.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing() and self._scattered():
             self.rnn.flatten_parameters()     # a copied module's weights lie apart
         wide, narrow = state[0].dtype, self.rnn.weight_ih_l0.dtype

@@ -75,6 +75,7 @@ class S6(Memory):
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
         check_state("window", state.window, (self.channels, WINDOW))
         check_state("S", state.S, (self.channels, self.memory_size))
+        state = self.widen(state)
         u, z = self.in_proj(x).chunk(2, dim=-1)                                               # [B, T, 2D]
         u, window = self._convolve(u, state.window, reset)
         delta, B, C = self.x_proj(u).split((self.rank, self.memory_size, self.memory_size), dim=-1)

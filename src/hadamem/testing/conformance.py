@@ -538,7 +538,9 @@ class _Suite:
     def moved(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
         """A moved copy gives the same values (to the narrower dtype's accuracy), in its own dtype and place."""
         x, state, reset = self.x(), self.state(used=False), self.resets()
-        there = states.apply(lambda s: s.to(device, dtype if s.is_floating_point() else s.dtype), state)
+        wide = torch.promote_types(dtype, torch.float32)
+        kinds = [wide.to_complex() if s.is_complex() else wide if s.is_floating_point() else s.dtype for s in state]
+        there = type(state)(*(s.to(device, kind) for s, kind in zip(state, kinds, strict=True)))
         y, after = self.run(x.to(device, dtype), there, reset.to(device), module)
         if y.dtype != dtype or y.device != device:
             raise Broken(f"y must be {dtype} on {device}, got {y.dtype} on {y.device}")
@@ -548,10 +550,9 @@ class _Suite:
         if not error <= limit:
             raise Broken(f"y differs by {error:.2g} from y in {self.dtype} on {self.device} (allowed {limit:.1g})")
         fresh = module.initial_state(self.B)   # type: ignore[operator]
-        for name, a, b in zip(fresh._fields, fresh, after, strict=True):
-            wide = torch.promote_types(dtype, torch.float32)
-            if a.device != device or b.device != device or (a.is_floating_point() and a.dtype != wide):
-                raise Broken(f"state.{name} must be {wide} on {device}, got {a.dtype} on {a.device} from "
+        for name, a, b, kind in zip(fresh._fields, fresh, after, kinds, strict=True):
+            if {a.device, b.device} != {device} or {a.dtype, b.dtype} != {kind}:
+                raise Broken(f"state.{name} must be {kind} on {device}, got {a.dtype} on {a.device} from "
                              f"initial_state() and {b.dtype} on {b.device} from forward()")
 
 
