@@ -253,11 +253,33 @@ def test_published_weights_of_any_number_of_layers():
     (dict(window=0), "window must be positive, got 0"),
     (dict(layers=0), "layers must be positive"),
     (dict(dropout=1.0), r"dropout must be in \[0, 1\), got 1.0"),
+    (dict(dropout="x"), "dropout must be a number, got 'x'"),
     (dict(past_window="forget"), "unknown past_window 'forget'; choose from slide, recompute"),
 ])
 def test_bad_options(options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         hm.GPT2(4, **options)
+
+
+def test_defaults_and_repr():
+    memory = hm.GPT2(4)
+    assert (memory.window, memory.state_size) == (256, 2 * 255 * 128)
+    assert "4, 128, memory_size=128, heads=4, layers=1, window=256, past_window='slide'" in repr(memory)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_acting_gives_the_same_and_leaves_its_past_alone(rule):
+    """Without gradients, a reset and the new step are written in the one copy that a step makes of its past."""
+    memory, x, reset = build(rule, window=6), torch.randn(3, 4).double(), torch.tensor([True, False, True])
+    state = hm.states.detach(memory(torch.randn(3, 8, 4).double())[1])
+    state.past[0] = torch.nan
+    want, want_after = memory.step(x, state, reset)
+    with torch.no_grad():
+        before = state.past.clone()
+        y, after = memory.step(x, state, reset)
+    torch.testing.assert_close(state.past, before, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close((y, *after), (want, *want_after))
+    assert (after.past[[0, 2], :, :-1] == 0).all()
 
 
 def test_bad_states():

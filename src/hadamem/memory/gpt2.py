@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Memory, check_size
-from .transformer import Block, Sight
+from .base import Memory, check_number, check_size, check_state
+from .transformer import Block, Sight, join
 
 PAST_WINDOW = ("slide", "recompute")
 _ROWS = 1 << 15   # windows that one pass of "recompute" holds: bounds the memory, and the grid of a CUDA kernel
@@ -31,27 +31,28 @@ class GPT2(Memory):
         z = W_m x + b_m + sine(position);   per layer  z += attention(norm(z));  z += mlp(norm(z));   y = norm(z)
 
     memory_size is the width; heads must divide it (default: the largest of 4, 3, 2, 1 that does); layers; dropout (in training mode).
-    window: how many steps, itself included, a step attends to. Up to there nothing is forgotten; past_window says what then happens:
+    window: how many steps, itself included, a step attends to; every step copies the state, which grows with it (255 KiB a row by default).
+    Up to there nothing is forgotten; past_window says what then happens:
     - "slide": keys keep the positions they were computed with and the oldest drops out, so a step costs O(window width).
     - "recompute", the published rule: every step runs the whole network over the last `window` inputs at positions 0 to window - 1,
       which no stored key survives. A step costs O(window width²) per layer (and window² width for all layers but the last), a sequence
       that may outgrow its window as much for every step.
     output_size: adds a linear layer. Without, y has the width.
 
-    Differs from the published code: past_window="slide" and dropout 0 (there "recompute" and 0.1).
+    Differs from the published code: past_window="slide", window 256 and dropout 0 (there "recompute", 5000 and 0.1).
     """
 
     state_type = GPT2State
 
     def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 128, *, heads: int | None = None,
-                 layers: int = 1, window: int = 1024, dropout: float = 0.0, past_window: str = "slide"):
+                 layers: int = 1, window: int = 256, dropout: float = 0.0, past_window: str = "slide"):
         super().__init__()
         self.input_size = check_size("input_size", input_size)
         self.memory_size = width = check_size("memory_size", memory_size)
         self.output_size = width if output_size is None else check_size("output_size", output_size)
         self.heads = next(n for n in (4, 3, 2, 1) if width % n == 0) if heads is None else check_size("heads", heads)
         self.layers, self.window = check_size("layers", layers), check_size("window", window)
-        self.dropout, self.past_window = dropout, past_window
+        self.dropout, self.past_window = check_number("dropout", dropout), past_window
         if width % self.heads:
             raise ValueError(f"heads must divide memory_size={width}, got heads={heads}; change one of them")
         if not 0 <= dropout < 1:
@@ -80,19 +81,17 @@ class GPT2(Memory):
     def forward(self, x, state=None, reset=None):
         self.check_inputs(x, state, reset)
         if state is not None:
-            _check_state(state, self._past_shape())
+            self._check_state(state)
+            state = self.widen(state)
         B, T = x.shape[:2]
         fresh = state is None or (reset is not None and self.starts_fresh and T > 1)   # nothing before these steps counts
         dtype = self.state_options(None, None)[1] if state is None else state.past.dtype
         position = self._positions(None if fresh else state.position, reset, T, x.device)      # [B or 1, T]
-        past = None if fresh else state.past
-        if past is not None and reset is not None and T == 1:
-            past = torch.where(reset[:, :, None, None], 0.0, past)
-        e = self.map(x)
+        past, e, opens = None if fresh else state.past, self.map(x), reset if T == 1 else None
         if self.past_window == "slide":
-            z, known = self._slide(e, past, position)
+            z, known = self._slide(e, past, position, opens)
         else:
-            z, known = self._recompute(e, past, position)
+            z, known = self._recompute(e, past, position, opens)
         y = self.norm(z)
         y = y if self.out is None else self.out(y)
         return y, GPT2State(self._keep(known, position, dtype), (position[:, -1] + 1).expand(B).clone())
@@ -108,19 +107,19 @@ class GPT2(Memory):
         opened = torch.where(reset, t, -1).cummax(dim=1).values
         return torch.where(opened >= 0, t - opened, carried)
 
-    def _sight(self, position: Tensor, P: int) -> Sight:
+    def _sight(self, position: Tensor, P: int, opens: Tensor | None = None) -> Sight:
         """Each of T queries sees itself and what lies before it in its episode and its window."""
         T, W, device = position.shape[1], self.window, position.device
         now = P + torch.arange(T, device=device)
         first = now - position.clamp(max=W - 1)
         if P == 0 and T <= W and position.shape[0] == 1:      # one episode from its start: plain causal attention
-            return Sight(first, None, P)
+            return Sight(first, None, P, opens)
         key = torch.arange(P + T, device=device)
-        return Sight(first, ((key >= first[..., None]) & (key <= now[:, None]))[:, None], P)
+        return Sight(first, ((key >= first[..., None]) & (key <= now[:, None]))[:, None], P, opens)
 
-    def _slide(self, e: Tensor, past: Tensor | None, position: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _slide(self, e: Tensor, past: Tensor | None, position: Tensor, opens: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """e [B, T, width] -> z after the last block, and the keys and values of every layer, those of the past first."""
-        sight = self._sight(position, 0 if past is None else past.shape[2])
+        sight = self._sight(position, 0 if past is None else past.shape[2], opens)
         z = F.dropout(e + self._sines(position), self.dropout, self.training)
         known = []
         for n, block in enumerate(self.blocks):
@@ -128,12 +127,12 @@ class GPT2(Memory):
             known.append(kv)
         return z, known
 
-    def _recompute(self, e: Tensor, past: Tensor | None, position: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _recompute(self, e: Tensor, past: Tensor | None, position: Tensor, opens: Tensor | None) -> tuple[Tensor, list[Tensor]]:
         """e [B, T, width] -> z after the last block, and the mapped inputs, those of the past first."""
         B, T, W = *e.shape[:2], self.window
         near = 0 if past is not None else min(T, W)           # these steps cannot have outgrown the window
         parts = [self._slide(e[:, :near], None, position[:, :near])[0]] if near else []
-        known = e if past is None else torch.cat((past[:, 0].to(e.dtype), e), dim=1)
+        known = e if past is None else join(past[:, 0], e, opens)
         count, j = position.clamp(max=W - 1).expand(B, T), torch.arange(W, device=e.device)       # steps before it in its window
         rows, now = torch.arange(B, device=e.device)[:, None, None], known.shape[1] - T
         stride = max(1, _ROWS // B)
@@ -171,13 +170,14 @@ class GPT2(Memory):
             kept.append(x if T == 1 else torch.where(foreign, 0.0, x))
         return torch.stack(kept, dim=1) if len(kept) > 1 else kept[0][:, None]
 
+    def _check_state(self, state: GPT2State) -> None:
+        sizes = "its sizes are layers, window - 1 and, by past_window, once or twice the width"
+        check_state("past", state.past, self._past_shape(), fix=sizes)
+        if state.position.dtype != torch.int64 or state.position.ndim != 1:
+            got = f"{state.position.dtype} {list(state.position.shape)}"
+            raise TypeError(f"state.position must be an int64 tensor of shape [B], got {got}; "
+                            "keep what initial_state() gave, or use hm.states.to_vector and from_vector")
 
-def _check_state(state: GPT2State, shape: tuple[int, int, int]) -> None:
-    if state.past.shape[1:] != shape:
-        raise ValueError(f"state.past must have shape [B, {', '.join(map(str, shape))}], got {list(state.past.shape)}; "
-                         "its sizes are layers, window - 1 and, by past_window, once or twice the width")
-    if not state.past.is_floating_point():
-        raise TypeError(f"state.past must have a floating dtype, got {state.past.dtype}")
-    if state.position.dtype != torch.int64 or state.position.ndim != 1:
-        raise TypeError(f"state.position must be an int64 tensor of shape [B], got {state.position.dtype} {list(state.position.shape)}; "
-                        "keep what initial_state() gave, or use hm.states.to_vector and from_vector")
+    def extra_repr(self) -> str:
+        return (f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, heads={self.heads}, layers={self.layers}, "
+                f"window={self.window}, past_window={self.past_window!r}")

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels._chunks import not_finite
+from ..kernels._ops import undisturbed
 
 
 class Sight(NamedTuple):
@@ -17,6 +18,21 @@ class Sight(NamedTuple):
     first: Tensor          # [B or 1, T]
     mask: Tensor | None    # [B or 1, 1, T, keys]; None: plain causal attention without a past
     past: int
+    opens: Tensor | None   # [B, 1] of a single step: whether it opens an episode, so that all of its past is another's
+
+
+def join(past: Tensor, new: Tensor, opens: Tensor | None) -> Tensor:
+    """past [B, P, n] (zeros where opens [B, 1]) and after it new [B, T, n]: [B, P + T, n]. Acting copies the past once, not twice."""
+    past = past.to(new.dtype)
+    if opens is None:
+        return torch.cat((past, new), dim=1)
+    if torch.is_grad_enabled() or not undisturbed():
+        return torch.cat((torch.where(opens[..., None], 0.0, past), new), dim=1)
+    P = past.shape[1]
+    joined = new.new_empty(new.shape[0], P + new.shape[1], new.shape[2])
+    torch.where(opens[..., None], new.new_zeros(()), past, out=joined[:, :P])
+    joined[:, P:] = new
+    return joined
 
 
 class Block(nn.Module):
@@ -32,7 +48,7 @@ class Block(nn.Module):
     def forward(self, z: Tensor, past: Tensor | None, sight: Sight) -> tuple[Tensor, Tensor]:
         """z [B, T, width], past [B, P, 2 width] keys and values -> z after the block, and keys and values [B, P + T, 2 width]."""
         q, kv = self.attention(self.norm1(z)).split((self.width, 2 * self.width), dim=-1)
-        kv = kv if past is None else torch.cat((past.to(kv.dtype), kv), dim=1)
+        kv = kv if past is None else join(past, kv, sight.opens)
         if q.shape[1] == 1:                  # what a single query does not see is zero already
             return self._finish(z, self._attend(q, kv, sight.mask)), kv
         # A weight of zero times nan is nan: keys that are not finite are taken out, and the queries that see them set to nan.
