@@ -27,7 +27,7 @@ SIZES: dict[str, dict[str, Any]] = {   # as in the paper or the code released wi
     "shm": {"memory_size": 128}, "shm-paper": {"memory_size": 128}, "shm-release": {"memory_size": 128},
     "hebbian": {"memory_size": 128}, "linear_attention": {"memory_size": 128}, "fast_weights": {"memory_size": 128},
     "fwp": {"memory_size": 64}, "mlstm": {"memory_size": 128}, "ffm": {"memory_size": 128, "context": 4}, "s6": {"memory_size": 512},
-    "gru": {"memory_size": 256}, "lstm": {"memory_size": 256}, "gpt2": {"memory_size": 512, "heads": 4},
+    "gru": {"memory_size": 256}, "lstm": {"memory_size": 256}, "gpt2": {"memory_size": 512, "heads": 4, "window": 1024},
 }
 EQUAL: dict[str, dict[str, Any]] = {"gpt2": {"memory_size": 32}}   # what stays fixed while another size is fitted
 FITTED = {"gpt2": "window"}                                        # which one; memory_size for all others
