@@ -91,3 +91,9 @@ def test_load_names_what_is_wrong():
         reference.state(memory, {"M": np.zeros((2, 4, 5))})
     with pytest.raises(ValueError, match=r"memory NoMemory .* is none of the published models"):
         reference.arrays(hm.NoMemory(3, 2), None)
+
+
+def test_hparams_that_a_model_does_not_have_are_refused():
+    weights = dict(torch.nn.GRU(3, 4).state_dict())
+    with pytest.raises(ValueError, match="hparams of gru has the unknown entry 'heads'; it takes H, O, L"):
+        reference.load("gru", weights, {"heads": 2})

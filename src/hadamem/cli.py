@@ -58,10 +58,10 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add("--what", nargs="+", metavar="PART", help="op (hm.kernels.shm), module (hm.SHM), step (acting), all (default)")
     add("--backends", nargs="+", metavar="NAME", help="backends of SHM to time (default: all usable on the device)")
     add("--repeats", type=int, metavar="N", help="timed calls per case, at most")
-    add("--limit-seconds", type=float, metavar="S", help="time per contender; a call expected to be longer is skipped")
+    add("--limit-seconds", type=float, metavar="S", help="time per contender; longer calls are skipped (with --all: made once)")
     add("--seed", type=int, help="seed of weights and inputs (default: 0)")
     add("--quick", action="store_true", default=None, help="a small grid, under a minute on two CPU cores")
-    add("--out", metavar="DIR", help="folder for results.json and the plots (default: bench/memory)")
+    add("--out", metavar="DIR", help="folder for results.json and the plots (default: bench/memory, with --all bench/memories)")
     add("--no-plots", action="store_false", dest="plots", default=None, help="write no plots")
 
 

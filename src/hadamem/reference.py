@@ -170,15 +170,27 @@ MODELS: dict[str, Published] = {
 }
 
 
+_MAMBA_SIZES = ("d_model", "d_state", "d_inner", "d_conv", "dt_rank", "O")
+HPARAMS = {      # what `load` takes beside the weights; all but n_head and max_seq_length can be read off them
+    "gpt2": ("hidden", "n_layer", "n_head", "max_seq_length", "max_history_length", "position", "O"),
+    "ffm": ("m", "c", "O", "min_period", "max_period"), "mamba": _MAMBA_SIZES, "s6_shm_repo": _MAMBA_SIZES,
+}
+
+
 def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | None = None) -> Memory:
     """Our memory with the weights of a published one, in their dtype.
 
     `model` is a name of `MODELS`; `weights` maps the reference's parameter names (a leading "w." is dropped) to arrays
-    or tensors, e.g. its state_dict; `hparams` holds its sizes (H, O, L), read off the weights where not given.
+    or tensors, e.g. its state_dict; `hparams` holds its sizes by the reference's names (H, O, L; see `HPARAMS`), read off the weights
+    where not given. Of gpt2 the weights do not tell n_head and max_seq_length: 4 and 5000 unless given.
     """
     published = MODELS.get(model)
     if published is None:
         raise ValueError(f"unknown published model {model!r}; choose from {', '.join(MODELS)}")
+    known = HPARAMS.get(model, ("H", "O", "L"))
+    unknown = [name for name in hparams or {} if name not in known]
+    if unknown:
+        raise ValueError(f"hparams of {model} has the unknown entry {unknown[0]!r}; it takes {', '.join(known)}")
     given = {name: _tensor(f"weights[{name!r}]", x) for name, x in _strip(weights, "w.").items()}
     parameters = _layers(published.parameters, given)
     _check_names("weights", model, given, parameters)

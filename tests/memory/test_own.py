@@ -92,3 +92,14 @@ def test_by_module_and_class():
 def test_what_cannot_be_built(spec, words):
     with pytest.raises(ValueError, match=words):
         hm.make_memory(spec, 3, 2, memory_size=4)
+
+
+def test_an_option_that_does_not_exist_names_those_that_do():
+    with pytest.raises(ValueError, match=r"the option 'memsize'; did you mean 'memory_size'\? it takes memory_size, forget_bias"):
+        hm.make_memory("mlstm", 6, 4, memsize=3)
+
+
+@pytest.mark.parametrize(("name", "option"), [("shm", "read_norm"), ("shm", "shortcut"), ("gru", "resets_only_at_start")])
+def test_flags_take_true_or_false(name, option):
+    with pytest.raises(TypeError, match=f"{option} must be True or False, got 'no'"):
+        hm.make_memory(name, 6, 4, **{option: "no"})

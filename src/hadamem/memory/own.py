@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from typing import Any
@@ -15,8 +16,18 @@ def build(name: str, make: Any, input_size: int, output_size: int | None, option
         raise ValueError(f"{name!r} must be a class, a function or a torch.nn.Module, got {type(make).__name__}")
     sizes = {"input_size": input_size, "output_size": output_size, **options}
     try:
-        inspect.signature(make).bind(**sizes)
+        signature = inspect.signature(make)
+    except ValueError as error:
+        raise ValueError(f"{name!r} cannot be built from sizes and options: {error}") from error
+    try:
+        signature.bind(**sizes)
     except TypeError as error:
+        taken = [p for p in signature.parameters if p not in ("input_size", "output_size")]
+        wrong = [option for option in options if option not in taken]
+        if wrong and taken and wrong != ["memory_size"]:
+            near = difflib.get_close_matches(wrong[0], taken, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise ValueError(f"{name!r} cannot be built with the option {wrong[0]!r}; {hint}it takes {', '.join(taken)}") from error
         unset = "; let it take memory_size, or set network.memory_size to none in a run" if "memory_size" in str(error) else ""
         raise ValueError(f"{name!r} cannot be built with input_size, output_size and options {options}: {error}{unset}") from error
     return make(**sizes)

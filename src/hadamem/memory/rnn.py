@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from .base import Memory, check_size, check_state
+from .base import Memory, check_flag, check_size, check_state
 
 
 class GRUState(NamedTuple):
@@ -37,7 +37,7 @@ class _RNN(Memory):
         self.input_size = check_size("input_size", input_size)
         self.memory_size = check_size("memory_size", memory_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
-        self.resets_only_at_start = resets_only_at_start
+        self.resets_only_at_start = check_flag("resets_only_at_start", resets_only_at_start)
         self.rnn = self.kind(input_size, memory_size, batch_first=True)
         self.out = None if output_size is None else nn.Linear(memory_size, output_size)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..states import State
 from . import _acting
-from .base import Memory, check_size
+from .base import Memory, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
 
 
@@ -78,6 +78,10 @@ class SHM(Memory):
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
         self.row_mode, self.clip, self.backend, self.normalize_keys = row_mode, clip, backend, normalize_keys
         kernels.check_clip(clip)
+        flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut}
+        for name, flag in flags.items():
+            check_flag(name, flag)
+        check_number("theta_init", theta_init)
         if row_mode not in ROW_MODES:
             raise ValueError(f"unknown row_mode {row_mode!r}; choose from {', '.join(ROW_MODES)}")
         if backend not in ("auto", *kernels.NAMES):

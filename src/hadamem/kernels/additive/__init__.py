@@ -65,6 +65,8 @@ def additive(
     for name, (x, shape) in given.items():
         if x is not None:
             check_tensor(name, x, shape, v, "v")
+    if not isinstance(normalizer, bool):
+        raise TypeError(f"normalizer must be True or False, got {normalizer!r}; pass a bool")
     if n0 is not None and not normalizer:
         raise ValueError("n0 was given without normalizer=True; pass both, or neither")
     if m0 is not None and not gated:
