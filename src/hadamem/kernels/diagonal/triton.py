@@ -15,12 +15,14 @@ import torch
 import triton
 import triton.language as tl
 
+from .._backends import interpreting
 from .op import make_op
 
 STEPS = 8           # loaded at once
 BLOCK = 128         # cells of a program, and as many threads
 SMALL_BLOCK = 32    # where there are few cells: more programs, on more processors
 FEW_CELLS = 2 ** 15
+INTERPRETED_BLOCK = 256   # Triton's interpreter takes as long for any block: fewer of them
 
 
 @triton.jit
@@ -147,7 +149,7 @@ def backward_kernel(AA, START, RESET, SS, DS, DA, DU, D0, T, cells, rows, CONSTA
 
 def _launch(kernel, a, s0, reset, s, *tensors):
     B, T, cells = s.shape
-    block = SMALL_BLOCK if B * cells <= FEW_CELLS else BLOCK
+    block = INTERPRETED_BLOCK if interpreting() else SMALL_BLOCK if B * cells <= FEW_CELLS else BLOCK
     with torch.cuda.device(s.device) if s.is_cuda else nullcontext():
         kernel[(B, triton.cdiv(cells, block))](
             *tensors, T, cells, B // a.shape[0], CONSTANT=a.shape[1] == 1, COMPLEX=s.is_complex(), HAS_START=s0 is not None,
