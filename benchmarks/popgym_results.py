@@ -6,7 +6,8 @@
 
 A record is docs/results/<preset>-<task>-<memory>-<seed>.json; `curve` holds the mean return of the episodes that ended in each
 iteration. Runs that --limit stopped are redone. Several of these commands may share a GPU: with the same --lock they build side by side
-and train one after the other, so that the times are each run's own (`alone` in the record). With --streams all runs of one command train at
+and train one after the other: no other training is in the times (`alone` in the record), though a build may be.
+With --streams all runs of one command train at
 the same time, each on a CUDA stream: that pays for memories that leave most of the GPU idle; `seconds_per_iteration_alone` is from three
 iterations that each makes by itself first.
 """
