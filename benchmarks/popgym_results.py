@@ -1,15 +1,12 @@
 """Train POPGym tasks with several memories and keep a compact record of each run: settings, curve, times. Finished ones are not redone.
 
     PYTHONPATH=src python benchmarks/popgym_results.py --out docs/results [--tasks RepeatPreviousEasy ...] [--memories shm gru ... | all]
-        [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS] [--lock FILE] [--streams]
+        [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS] [--lock FILE]
     ... --jobs popgym-fair/AutoencodeEasy/gru popgym-fair/RepeatPreviousEasy/dnc=3000000       # any mixture, with steps of their own
 
 A record is docs/results/<preset>-<task>-<memory>-<seed>.json; `curve` holds the mean return of the episodes that ended in each
 iteration. Runs that --limit stopped are redone. Several of these commands may share a GPU: with the same --lock they build side by side
 and train one after the other: no other training is in the times (`alone` in the record), though a build may be.
-With --streams all runs of one command train at
-the same time, each on a CUDA stream: that pays for memories that leave most of the GPU idle; `seconds_per_iteration_alone` is from three
-iterations that each makes by itself first.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import contextlib
 import fcntl
 import json
 import os
-import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -67,26 +63,23 @@ class Job(NamedTuple):
 class Run:
     """One training: built, trained, recorded."""
 
-    def __init__(self, job, compile):
+    def __init__(self, job):
         self.job, start = job, time.perf_counter()
         memory, options = MEMORIES[job.memory]
         changes = {"network.memory_options": options} if options else {}
-        changes |= {} if compile else {"compile": False}
         config = make_config(job.preset, env=f"popgym/{job.task}", memory=memory, seed=job.seed, steps=job.steps, **changes)
         self.trainer, self.config = Trainer(config), config
         self.build_seconds = time.perf_counter() - start
-        self.curve, self.seconds, self.rollout, self.update, self.skipped, self.alone = [], 0.0, 0.0, 0.0, 0.0, None
+        self.curve, self.seconds, self.rollout, self.update, self.skipped = [], 0.0, 0.0, 0.0, 0.0
 
-    def train(self, limit, iterations=None):
+    def train(self, limit):
         begun = time.perf_counter()
-        while not self.trainer.done and time.perf_counter() - begun < limit and iterations != 0:
+        while not self.trainer.done and time.perf_counter() - begun < limit:
             row = self.trainer.iteration()
             self.curve.append(round(100 * row["return"], 2))
             self.rollout, self.update = self.rollout + row["rollout_seconds"], self.update + row["update_seconds"]
             self.skipped += row["skipped"]
-            iterations = None if iterations is None else iterations - 1
-        self.seconds += time.perf_counter() - begun
-        self.alone = self.seconds / len(self.curve) if self.alone is None else self.alone
+        self.seconds = time.perf_counter() - begun
 
     def write(self, out, alone):
         trainer, curve = self.trainer, self.curve
@@ -95,7 +88,7 @@ class Run:
             "last": curve[-1], "last10": round(sum(curve[-10:]) / len(curve[-10:]), 2), "best": max(curve), "skipped": self.skipped,
             "seconds": round(self.seconds, 2), "rollout_seconds": round(self.rollout, 2), "update_seconds": round(self.update, 2),
             "rest_seconds": round(self.seconds - self.rollout - self.update, 2), "build_seconds": round(self.build_seconds, 2),
-            "of_that_capture_and_compile": round(trainer.capture_seconds, 2), "seconds_per_iteration_alone": round(self.alone, 4),
+            "of_that_capture_and_compile": round(trainer.capture_seconds, 2),
             "parameters": sum(p.numel() for p in trainer.network.parameters()), "state_size": trainer.network.trunk.memory.state_size,
             "config": to_dict(self.config), "machine": machine(trainer.device), "curve": curve,
         }
@@ -104,39 +97,9 @@ class Run:
         part = path.with_suffix(f".{os.getpid()}.part")
         part.write_text(json.dumps(record) + "\n")
         os.replace(part, path)
-        shown = ("last10", "best", "steps", "seconds", "seconds_per_iteration_alone", "rollout_seconds", "build_seconds", "skipped")
+        shown = ("last10", "best", "steps", "seconds", "rollout_seconds", "build_seconds", "skipped")
         print(path.name, {key: record[key] for key in shown}, flush=True)
         trainer.env.close()
-
-
-def in_turn(jobs, args):
-    for job in jobs:
-        run = Run(job, compile=True)
-        with turn(args.lock):
-            run.train(args.limit)
-        run.write(args.out, alone=args.lock is not None)
-        del run
-        torch.cuda.empty_cache()
-
-
-def at_once(jobs, args):
-    """All in this process, each on a stream. Those that wait for the GPU most of their time are not worth compiling, but for the DNC,
-    whose step is hundreds of small operations."""
-    runs = [Run(job, compile=job.memory == "dnc") for job in jobs]
-    with turn(args.lock):
-        for run in runs:
-            run.train(args.limit, iterations=3)
-        threads = [threading.Thread(target=_on_stream, args=(run, args)) for run in runs]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-
-def _on_stream(run, args):
-    with torch.cuda.stream(torch.cuda.Stream(run.trainer.device)):
-        run.train(args.limit)
-        run.write(args.out, alone=False)
 
 
 def find_jobs(args):
@@ -167,10 +130,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15_000_000)
     parser.add_argument("--limit", type=float, default=1e9, help="stop a run after this many seconds of training and record it unfinished")
     parser.add_argument("--lock", help="a file: train only while holding its lock, so one at a time")
-    parser.add_argument("--streams", action="store_true", help="train all at the same time, each on a CUDA stream")
     args = parser.parse_args()
     args.memories = list(MEMORIES) if "all" in args.memories else args.memories
-    (at_once if args.streams else in_turn)(list(find_jobs(args)), args)
+    for job in list(find_jobs(args)):
+        run = Run(job)
+        with turn(args.lock):
+            run.train(args.limit)
+        run.write(args.out, alone=args.lock is not None)
+        del run
+        torch.cuda.empty_cache()
 
 
 if __name__ == "__main__":

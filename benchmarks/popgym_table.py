@@ -30,12 +30,8 @@ def cell(records):
 
 
 def seconds(record):
-    """Alone on the GPU: measured over the whole run, or its first iterations times their number."""
-    if record["alone"]:
-        return f"{record['seconds']:.0f} s"
-    if "seconds_per_iteration_alone" in record and record["config"]["compile"] is False:
-        return f"{record['seconds_per_iteration_alone'] * len(record['curve']):.0f} s (from 3 iterations)"
-    return "-"
+    """Of the whole training, where no other trained on the GPU."""
+    return f"{record['seconds']:.0f} s" if record["alone"] else "-"
 
 
 def table(head, rows):
