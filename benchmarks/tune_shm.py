@@ -1,6 +1,6 @@
 """Check and time plans of the Triton backend on the present GPU: are the chosen tiles, unrolling and segments still the best ones?
 
-    PYTHONPATH=src python benchmarks/tune_shm.py [--quick: the chosen plans only]
+    PYTHONPATH=src python benchmarks/tune_shm.py [--quick: the chosen plans only] [--clip 1e4]
 
 First the largest error relative to a float64 loop for odd shapes; then, inside a CUDA graph, the median time of each stage under the plan
 that the backend chooses and under its neighbours; last the whole operation and `SHM.step` as a user calls them.
@@ -48,41 +48,42 @@ def graph_ms(fn):
     return triton.testing.do_bench_cudagraph(fn, rep=20, return_mode="median")
 
 
-def stages(B, T, H, resets, quick):
+def stages(B, T, H, resets, quick, clip):
     """Time forward and backward under the chosen plan and, unless `quick`, its neighbours."""
     theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets)
     dM = torch.zeros(B, H, H, device="cuda")
-    chosen = backend.plan_forward(B, T, H, H, None)
+    chosen = backend.plan_forward(B, T, H, H, clip)
     plans = [chosen, dataclasses.replace(chosen, N=2)]
     plans += [dataclasses.replace(chosen, R=R, groups=H // R) for R in (chosen.R // 2, chosen.R * 2)]
     for plan in plans[:1] if quick and (B != 8 or resets) else dict.fromkeys(plans):
         keep, backend.plan_forward = backend.plan_forward, lambda *a, p=plan: p
-        ms = graph_ms(lambda: backend.forward(theta, vc, v, k, q, None, reset, None, "tanh", True))
+        ms = graph_ms(lambda: backend.forward(theta, vc, v, k, q, None, reset, clip, "tanh", True))
         print(f"  forward  {ms:.3f} ms  {plan}", flush=True)
         backend.plan_forward = keep
-    saved = backend.forward(theta, vc, v, k, q, None, reset, None, "tanh", True)[2]
-    chosen = backend.plan_backward(B, T, H, H, None)
+    saved = backend.forward(theta, vc, v, k, q, None, reset, clip, "tanh", True)[2]
+    chosen = backend.plan_backward(B, T, H, H)
     plans = [chosen]
     for groups, segments in ((1, 16), (2, 32), (2, 16), (4, 16)):
         plans.append(dataclasses.replace(chosen, groups=groups, bands=H // chosen.R // groups, segments=segments, length=T // segments))
     for plan in plans[:1] if quick else dict.fromkeys(plans):
         keep, backend.plan_backward = backend.plan_backward, lambda *a, p=plan: p
-        ms = graph_ms(lambda: backend.backward(theta, vc, v, k, q, None, reset, None, "tanh", saved, dh, dM))
+        ms = graph_ms(lambda: backend.backward(theta, vc, v, k, q, None, reset, clip, "tanh", saved, dh, dM))
         print(f"  backward {ms:.3f} ms  {plan}", flush=True)
         backend.plan_backward = keep
     flags = None if reset is None else reset.view(torch.uint8)
     form = backend._form("tanh", torch.float32)
-    ms = graph_ms(lambda: backend._enter(chosen, theta, vc, dh, q, flags, dM, form, True))
+    limit = None if clip is None else backend.Limit(clip, backend._reach("tanh"), v, k, saved)
+    ms = graph_ms(lambda: backend._enter(chosen, theta, vc, dh, q, flags, dM, form, True, limit))
     print(f"  of that, summaries and their chain {ms:.3f} ms", flush=True)
 
 
-def whole(B, T, H):
+def whole(B, T, H, clip):
     """The operation as a user calls it: forward and backward, eager, with peak memory."""
     theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets=0.01)
     leaves = [x.requires_grad_() for x in (theta, vc, v, k, q)]
 
     def run():
-        h, _ = hm.kernels.shm(*leaves, reset=reset)
+        h, _ = hm.kernels.shm(*leaves, reset=reset, clip=clip)
         torch.autograd.grad(h, leaves, dh)
 
     for _ in range(5):
@@ -141,16 +142,18 @@ def acting(B, H):
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    parser.add_argument("--clip", type=float, help="time with this limit; without, with none")
+    args = parser.parse_args()
+    quick, clip = args.quick, args.clip
     print("torch", torch.__version__, "triton", triton.__version__, torch.cuda.get_device_name())
     for shape in () if quick else SHAPES:
         print(shape, f"error {check(*shape):.1e}  clip {check(*shape, clip=0.5):.1e}  sigmoid {check(*shape, calibration='sigmoid'):.1e}"
               f"  none {check(*shape, calibration='none'):.1e}", flush=True)
     for B, resets in ((8, 0.0), (64, 0.0), (8, 0.01)):
         print(f"B={B} T=1024 H=128 resets={resets}")
-        stages(B, 1024, 128, resets, quick)
+        stages(B, 1024, 128, resets, quick, clip)
     for B in (1, 8, 64):
-        whole(B, 1024, 128)
+        whole(B, 1024, 128, clip)
     for B in (8, 64):
         acting(B, 128)
     single_step(64, 128)

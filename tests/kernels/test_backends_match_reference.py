@@ -89,6 +89,28 @@ def test_shm_matches_reference(backend, size, setting, dtype):
     compare(got, want, f"{backend} {setting}", dtype)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=["float32", "float64"])
+@pytest.mark.parametrize("backend", kernels.backends("shm")[1:])
+def test_limits_reached_in_the_middle_only(backend, dtype):
+    B, T, V, K = 1, 77, 3, 4
+    device, clip, loud = device_of(backend), 0.6, slice(41, 44)
+    args = inputs({"theta": (B, T, V), "vc": (B, T, K), "v": (B, T, V), "k": (B, T, K), "q": (B, T, K)}, dtype, device, scale=0.2)
+    with torch.no_grad():
+        args["v"][:, :] *= 0.01
+        args["v"][:, loud] *= 3e4
+    reset = torch.zeros(B, T, dtype=torch.bool)
+    reset[0, 70] = True
+    cotangents = [torch.ones(B, T, V, dtype=dtype), torch.ones(B, V, K, dtype=dtype)]
+    judge = {n: x.detach().cpu().requires_grad_() for n, x in args.items()}
+    want = run_shm("reference", judge, cotangents, reset, clip, "tanh")
+    free = run_shm("reference", judge, cotangents, reset, None, "tanh")
+    assert (want["dv"][:, loud] == 0).double().mean() > 0.5                 # no gradient passes where it was limited,
+    assert (want["dv"][:, :32] != free["dv"][:, :32]).any()                 # and less comes to the segments before,
+    assert torch.equal(want["dv"][:, 70:], free["dv"][:, 70:])              # while the next episode knows nothing of it
+    got = run_shm(backend, args, [c.to(device) for c in cotangents], reset.to(device), clip, "tanh")
+    compare(got, want, backend, dtype)
+
+
 def run_hadamard(backend, args, cotangents, reset, with_q) -> dict:
     result = kernels.hadamard(args["C"], args["U"], args.get("q"), args.get("M0"), reset, backend)
     results = dict(zip(("h", "M_T"), result, strict=True)) if with_q else {"M": result}

@@ -2,8 +2,8 @@
 
 Saves everything the plain loop moves through memory, and runs parallel over time where the batch alone does not fill the GPU: each
 segment of a sequence is summed up as x -> P x + Q, the summaries are chained, then all segments run at once. A clip is not linear, so
-sequences with one run from end to end. Loses on tiny problems, where a launch costs more than the work. Gradients are sums in a fixed
-order: no atomics.
+with one the forward runs from end to end; the backward is linear all the same. Loses on tiny problems, where a launch costs more than the
+work. Gradients are sums in a fixed order: no atomics.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from torch import Tensor
 from .._backends import interpreting
 from . import triton_gradients as gradients
 from . import triton_kernels as kernels
+from . import triton_limited as limited
 from .forms import FORMS
 from .op import make_op
 
@@ -51,6 +52,16 @@ class Plan:
         return {"N": self.N, "G": self.G, "R": self.R, "W": self.W, "num_warps": self.warps, **limit}
 
 
+class Limit(NamedTuple):
+    """What it takes to find out where writes were limited to ±clip."""
+
+    clip: float
+    reach: float
+    v: Tensor
+    k: Tensor
+    checkpoints: Tensor
+
+
 def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
     if T == 1 or (B * V >= 4096 and T > 256):
         tile, N = _tile(V, K, 4), 1             # the batch fills the GPU: large tiles, little fetched ahead
@@ -59,8 +70,8 @@ def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
     else:
         tile, N = _tile(V, K, 2), min(4, _unroll(T))
     groups = -(-V // tile["R"])
-    wanted = 1 if B * V >= 1024 else 4 * FILL // (B * groups)     # a segmented forward computes C twice
-    length, segments = _segment(T, wanted, clip)
+    whole = clip is not None or B * V >= 1024                     # a segmented forward computes C twice
+    length, segments = _segment(T, 1 if whole else 4 * FILL // (B * groups))
     return Plan(**tile, N=N, length=length, segments=segments, groups=groups)
 
 
@@ -69,7 +80,7 @@ def plan_summary(V: int, K: int, plan: Plan) -> Plan:
     return Plan(**tile, N=min(2, plan.N), length=plan.length, segments=plan.segments, groups=-(-V // tile["R"]))
 
 
-def plan_backward(B: int, T: int, V: int, K: int, clip: float | None, aligned: bool = True) -> Plan:
+def plan_backward(B: int, T: int, V: int, K: int, aligned: bool = True) -> Plan:
     columns = _strip(K)
     if columns == 128 and aligned:
         G, R, W = 1, 4, 128                     # four rows of four columns for each lane
@@ -78,10 +89,10 @@ def plan_backward(B: int, T: int, V: int, K: int, clip: float | None, aligned: b
     row_bands, strips = -(-V // R), -(-K // columns)
     whole = next((n for n in (4, 8) if B * strips * n >= ENOUGH and n <= row_bands), 0)
     if whole:                                   # rows alone make enough programs: no segments, no summaries of them
-        (length, segments), groups = _segment(T, 1, clip), whole
+        (length, segments), groups = _segment(T, 1), whole
     else:
-        length, segments = _segment(T, -(-FILL // (B * strips)), clip)
-        groups = min(4 if clip is None else 8, row_bands, -(-FILL // (B * strips * segments)))
+        length, segments = _segment(T, -(-FILL // (B * strips)))
+        groups = min(4, row_bands, -(-FILL // (B * strips * segments)))
     bands = -(-row_bands // groups)
     return Plan(G, R, W, _unroll(T), length, segments, bands, -(-row_bands // bands), strips)
 
@@ -125,12 +136,13 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     theta, vc, v, k, q = (_rows(x) for x in (v if theta is None else theta, k if vc is None else vc, v, k, q))
     dh, dM, checkpoints = dh.contiguous(), dM.contiguous(), checkpoints.contiguous()
     aligned = _aligned(theta, vc, v, k, q, dh)
-    plan = plan_backward(B, T, V, K, clip, aligned)
+    plan = plan_backward(B, T, V, K, aligned)
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
     form = _form(calibration, v.dtype)
     with _on(v):
         if plan.segments > 1:
-            A = _enter(plan, theta, vc, dh, q, flags, dM, form, reverse=True)
+            limit = None if clip is None else Limit(clip, _reach(calibration), v, k, checkpoints)
+            A = _enter(plan, theta, vc, dh, q, flags, dM, form, reverse=True, limit=limit)
         else:
             A = dM.clone()
         by_row = _parts(v, 2 if calibrated else 1, plan.strips, (B, T, V))     # dv, dtheta; after _enter, to use what it freed
@@ -171,24 +183,34 @@ def _total(parts: list[Tensor]) -> list[Tensor]:
 
 
 def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: Tensor | None, entry: Tensor | None,
-           form: dict[str, Any], reverse: bool) -> Tensor:
+           form: dict[str, Any], reverse: bool, limit: Limit | None = None) -> Tensor:
     """What enters each segment: M from the left, or in reverse dL/dM from the right. [B, segments, V, K]"""
     B, T, V = x.shape
     K = y.shape[-1]
     plan = plan_summary(V, K, plan)
     P, Q = x.new_empty(B, plan.segments, V, K), x.new_empty(B, plan.segments, V, K)
     cut = torch.empty(B, plan.segments, dtype=torch.uint8, device=x.device)
-    kernels.summary_kernel[(B * plan.segments, plan.groups)](
-        theta, vc, x, y, cut if flags is None else flags, P, Q, cut,
-        theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), T, plan.length, plan.segments,
-        V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
-        REVERSE=reverse, HAS_RESET=flags is not None, WHOLE=_whole(plan, V, K), PACK=_pack(plan, V, _aligned(theta, x), form),
-        **plan.tile, **form,
-    )
+    reset = cut if flags is None else flags
+    options = {"HAS_RESET": flags is not None, "WHOLE": _whole(plan, V, K), **plan.tile, **form}
+    if limit is None:
+        kernels.summary_kernel[(B * plan.segments, plan.groups)](
+            theta, vc, x, y, reset, P, Q, cut,
+            theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), T, plan.length, plan.segments,
+            V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
+            REVERSE=reverse, PACK=_pack(plan, V, _aligned(theta, x), form), **options,
+        )
+    else:
+        v, k = limit.v, limit.k
+        limited.limited_summary_kernel[(B * plan.segments, plan.groups)](
+            theta, vc, v, k, y, reset, limit.checkpoints, x, P, Q, cut,
+            theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), y.stride(0), T, plan.length, plan.segments,
+            V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=y.stride(1),
+            CLIP=limit.clip, REACH=limit.reach, S=INTERVAL, PACK=_pack(plan, V, _aligned(theta, v, x), form), **options,
+        )
     block = 128
     kernels.combine_kernel[(B, -(-V * K // block))](
         P, Q, cut, P if entry is None else entry, plan.segments, V * K,
-        REVERSE=reverse, HAS_ENTRY=entry is not None, BLOCK=block, num_warps=1,
+        REVERSE=reverse, HAS_ENTRY=entry is not None, LIMITED=limit is not None, BLOCK=block, num_warps=1,
     )
     return P
 
@@ -200,9 +222,15 @@ def _form(calibration: str, dtype: torch.dtype) -> dict[str, Any]:
     return {"CALIBRATED": calibration != "none", "RATE": -gain / math.log(2), "PART": 1 / scale, "FAST": fast}
 
 
-def _segment(T: int, wanted: int, clip: float | None) -> tuple[int, int]:
-    """(length, segments) for about `wanted` segments; a sequence whose memory is clipped stays whole."""
-    if wanted <= 1 or clip is not None:
+def _reach(calibration: str) -> float:
+    """How large an entry can get within INTERVAL steps, in parts of where it began plus the largest single write."""
+    most = max(FORMS[calibration][0], 1.0)
+    return 1.01 * max(most**INTERVAL, sum(most**n for n in range(INTERVAL)))      # 1.01: for rounding
+
+
+def _segment(T: int, wanted: int) -> tuple[int, int]:
+    """(length, segments) for about `wanted` segments."""
+    if wanted <= 1:
         return _round_up(T, INTERVAL), 1
     length = min(max(_round_up(-(-T // wanted), INTERVAL), SHORTEST), LONGEST)
     return length, -(-T // length)

@@ -30,6 +30,13 @@ def _calibrate(theta, vc, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.const
 
 
 @triton.jit
+def _limit(M, CLIP: tl.constexpr):
+    """M within ±CLIP; nan stays nan. One instruction from compute capability 9.0 on."""
+    most = tl.full(M.shape, CLIP, M.dtype)
+    return tl.clamp(M, -most, most, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def _advance(M, step, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
              RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr):
     """One write: reset, then M C + v ⊗ k, limited to ±clip (eqs. 8, 9, 14). Returns the new M, and C."""
@@ -43,7 +50,7 @@ def _advance(M, step, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: t
         C = M                       # not used
         M = M + v * k
     if CLIP is not None:
-        M = tl.where(M > CLIP, CLIP, tl.where(M < -CLIP, -CLIP, M))   # nan stays nan
+        M = _limit(M, CLIP)
     return M, C
 
 
@@ -210,21 +217,26 @@ def forward_kernel(
 
 
 @triton.jit
-def _fold(P, Q, step, REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr,
+def _fold(P, Q, step, free, REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr,
           RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr):
-    """Append a step to x -> P x + Q: forward in time Q C + x ⊗ y after a reset, in reverse (Q + x ⊗ y) C before it."""
+    """Append a step to x -> P x + Q: forward in time Q C + x ⊗ y after a reset, in reverse (Q + x ⊗ y) C before it.
+
+    `free`, in reverse only: where the write was not limited, so that a gradient passes; None: everywhere.
+    """
     theta, x, vc, y, reset = step
     if HAS_RESET and not REVERSE:
         P = tl.where(reset, 0.0, P)
         Q = tl.where(reset, 0.0, Q)
+    if REVERSE:
+        Q = Q + x * y
+        if free is not None:
+            P = tl.where(free, P, 0.0)
+            Q = tl.where(free, Q, 0.0)
     if CALIBRATED:
         C = _calibrate(theta, vc, RATE, PART, FAST)
         P = P * C
-        if REVERSE:
-            Q = (Q + x * y) * C
-        else:
-            Q = Q * C + x * y
-    else:
+        Q = Q * C
+    if not REVERSE:
         Q = Q + x * y
     if HAS_RESET and REVERSE:
         P = tl.where(reset, 0.0, P)
@@ -270,7 +282,7 @@ def summary_kernel(
     if REVERSE:
         for i in range(last - even):
             step = _load_step(TH, XX, VC, YY, RESET, last - 1 - i, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
-            P, Q = _fold(P, Q, step, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
+            P, Q = _fold(P, Q, step, None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
     for i in range(blocks):
         steps = ()
         for n in tl.static_range(N):
@@ -280,11 +292,11 @@ def summary_kernel(
             steps = steps + (_load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S,
                                         HAS_RESET, CALIBRATED, WHOLE, PACK),)
         for n in tl.static_range(N):
-            P, Q = _fold(P, Q, steps[n], REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
+            P, Q = _fold(P, Q, steps[n], None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
     if not REVERSE:
         for t in range(even, last):
             step = _load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
-            P, Q = _fold(P, Q, step, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
+            P, Q = _fold(P, Q, step, None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
     tile = (b * segments + segment) * (V * K) + rows * K + cols
     tl.store(PP + tile, P, mask=row_ok & col_ok)
     tl.store(QQ + tile, Q, mask=row_ok & col_ok)
@@ -293,8 +305,12 @@ def summary_kernel(
 
 
 @triton.jit
-def combine_kernel(PP, QQ, CUT, ENTRY, segments, cells, REVERSE: tl.constexpr, HAS_ENTRY: tl.constexpr, BLOCK: tl.constexpr):
-    """Run the summaries one after the other and replace P by what enters each segment. Grid (B, blocks of cells)."""
+def combine_kernel(PP, QQ, CUT, ENTRY, segments, cells, REVERSE: tl.constexpr, HAS_ENTRY: tl.constexpr, LIMITED: tl.constexpr,
+                   BLOCK: tl.constexpr):
+    """Run the summaries one after the other and replace P by what enters each segment. Grid (B, blocks of cells).
+
+    LIMITED: P may be 0 because a write was limited, and then nothing passes, inf and nan neither.
+    """
     b = tl.program_id(0).to(tl.int64)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     ok = cell < cells
@@ -318,6 +334,8 @@ def combine_kernel(PP, QQ, CUT, ENTRY, segments, cells, REVERSE: tl.constexpr, H
         next_Q = tl.load(QQ + at, mask=ok, other=0.0)
         cut = tl.load(CUT + b * segments + s) != 0
         tl.store(PP + (b * segments + s) * cells + cell, x, mask=ok)
+        if LIMITED:
+            cut |= P == 0.0
         x = P * tl.where(cut, 0.0, x) + Q                  # masked before the product: 0 * inf is nan
         P = next_P
         Q = next_Q
