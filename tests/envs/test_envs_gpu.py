@@ -7,6 +7,7 @@ from hadamem import envs
 from hadamem.envs import trees
 
 from ..contract.test_envs import actions, assert_same, flat
+from ..cuda_graphs import captured
 
 pytestmark = pytest.mark.gpu
 NAMES = envs.list_envs()
@@ -47,18 +48,12 @@ def test_a_cuda_graph_gives_the_same_steps(name):
     graphed.reset()
     start = graphed.get_state()
     action = plan[0].clone()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
     torch.cuda.set_sync_debug_mode("error")
     try:
-        with torch.cuda.stream(side):
-            graphed.step(action)
+        graphed.step(action)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = graphed.step(action)[:4]
+    _, result, graph = captured(lambda: graphed.step(action)[:4], warm_up=1)
     graphed.set_state(start)
     for step in plan:
         action.copy_(step)
@@ -73,14 +68,7 @@ def test_wrapped_steps_in_a_graph(name):
     env.reset()
     graphed.reset()
     start, action = graphed.get_state(), plan[0].clone()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        graphed.step(action)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        obs, reward, *_, info = graphed.step(action)
+    _, (obs, reward, *_, info), graph = captured(lambda: graphed.step(action), warm_up=1)
     graphed.set_state(start)
     for step in plan:
         action.copy_(step)

@@ -12,6 +12,8 @@ from hadamem.envs import trees, wrappers
 from hadamem.envs.base import BatchedEnv
 from hadamem.envs.registry import TASKS
 
+from ..cuda_graphs import captured
+
 MIXED = spaces.Dict({
     "picture": spaces.Box(0, 255, (2, 3, 3), np.uint8),
     "pair": spaces.Tuple((spaces.Discrete(3, start=-1), spaces.MultiDiscrete([2, 4, 3], start=[0, 5, 1]))),
@@ -294,16 +296,7 @@ def test_cuda_graph(name):
     torch.testing.assert_close(start.cpu(), twin.reset()[0])
     action = torch.as_tensor(space.sample(), device=device)
     state = env.get_state()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        env.step(action)
-        env.step(action)
-        env.set_state(state)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        obs, reward, terminated, truncated, info = env.step(action)
+    _, (obs, reward, terminated, truncated, info), graph = captured(lambda: env.step(action), warm_up=2)
     env.set_state(state)
     for _ in range(25):
         chosen = space.sample()

@@ -9,6 +9,8 @@ import hadamem as hm
 from hadamem.memory.dnc import Interface, _allocate
 from hadamem.testing import check_memory
 
+from ..cuda_graphs import captured
+
 KINDS = {
     "dnc": {},
     "ntm": dict(allocation=False, links=False),
@@ -311,14 +313,7 @@ def test_captured_with_gradients_in_a_cuda_graph(name):
         y, after = memory(x, state, reset)
         return y, *after, *torch.autograd.grad(y.square().sum(), [x, *memory.parameters()])
 
-    want = [x.detach() for x in run()]      # without its graph, whose leaves would bring the default stream into the capture
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = run()
+    want, got, graph = captured(run, warm_up=2)
     graph.replay()
     torch.testing.assert_close(got, want)
 

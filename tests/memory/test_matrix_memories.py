@@ -10,6 +10,8 @@ from torch import nn
 import hadamem as hm
 from hadamem.testing import check_memory
 
+from ..cuda_graphs import captured
+
 VARIANTS = {
     "hebbian": ("hebbian", {}),
     "hebbian-bare": ("hebbian", dict(read_norm=False)),
@@ -265,15 +267,6 @@ def test_training_and_acting_inside_cuda_graphs(variant):
             return memory.step(x[:, 0], state, reset[:, 0])
 
     for run in (train, act):
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                want = torch.utils._pytree.tree_map(torch.Tensor.detach, run())
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            got = run()
+        want, got, graph = captured(run)
         graph.replay()
-        torch.cuda.synchronize()
-        for a, b in zip(torch.utils._pytree.tree_leaves(got), torch.utils._pytree.tree_leaves(want), strict=True):
-            torch.testing.assert_close(a, b)
+        torch.testing.assert_close(got, want)

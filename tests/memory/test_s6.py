@@ -9,6 +9,8 @@ import torch.nn.functional as F
 import hadamem as hm
 from hadamem.memory.s6 import S6State
 
+from ..cuda_graphs import captured
+
 
 def test_parameters_start_where_mamba_has_them():
     memory = hm.S6(32, 7)
@@ -129,19 +131,11 @@ def test_inside_a_cuda_graph_and_compiled(memory_size):
     x, reset = torch.randn(4, 70, 16, device="cuda"), torch.rand(4, 70, device="cuda") < 0.05
     parameters = list(memory.parameters())
 
-    def train():     # nothing of the graph is kept: its leaves would bring the stream they were made on into a capture
+    def train():
         y, _ = memory(x, None, reset)
-        return [y.detach(), *torch.autograd.grad(y.square().sum(), parameters)]
+        return [y, *torch.autograd.grad(y.square().sum(), parameters)]
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            want = train()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = train()
+    want, got, graph = captured(train)
     graph.replay()
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(torch.compile(memory, fullgraph=True)(x, None, reset)[0], want[0], rtol=1e-4, atol=1e-4)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from .. import envs
 from ..devices import find_device
+from ..training.graphs import record
 from . import timing
 
 ROUNDS = 5
@@ -108,7 +109,7 @@ def _block(name: str, num_envs: int, device: torch.device) -> Callable[[], int]:
         steps()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with record(graph):
         steps()
 
     def replay(kept: object = (env, actions)) -> int:      # the graph works in their memory

@@ -29,6 +29,7 @@ from typing import Any
 import torch
 
 from .._version import __version__
+from ..training.graphs import record
 
 DISTURBED = 0.1               # share of the CPU taken by other programs; more than this is said beside the numbers
 Call = Callable[[int], Any]   # the argument counts calls, so that inputs can be rotated
@@ -140,7 +141,7 @@ def graphed(call: Call, sets: int) -> Call:
     graphs = []
     for i in range(sets):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with record(graph):
             call(i)
         graphs.append(graph)
     return lambda i: graphs[i % sets].replay()

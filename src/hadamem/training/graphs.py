@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
+
+_broken: list[torch.cuda.CUDAGraph] = []    # torch's allocator of pinned memory goes on asking them which streams they capture
 
 
 def capture(call: Callable[[], None], device: torch.device, warm_up: int = 2) -> Callable[[], None]:
@@ -23,11 +27,48 @@ def capture(call: Callable[[], None], device: torch.device, warm_up: int = 2) ->
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        with record(graph):
             call()
     except Exception as error:   # whatever a user's env or memory does that a graph does not allow
-        torch.cuda.synchronize(device)
         warnings.warn(f"hadamem: no CUDA graph, every operation is launched by itself (slower). Cause: {error}"[:500],
                       RuntimeWarning, stacklevel=2)
         return call
     return graph.replay
+
+
+@contextlib.contextmanager
+def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+    """`torch.cuda.graph`, except that a capture that fails leaves no trace and raises its first error, not the one of its end."""
+    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.current_stream()
+    cause: Exception | None = None
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            try:
+                yield
+            except Exception as error:
+                cause = error
+                raise
+        return
+    except Exception as error:
+        cause = cause or error
+    _tidy(graph, pool, stream)
+    try:
+        raise cause
+    finally:
+        del cause    # else the error holds this frame, the frame the error, and both the tensors of the call
+
+
+def _tidy(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> None:
+    """Undo what torch leaves behind where the end of a capture raises: that comes before torch cleans up."""
+    with contextlib.suppress(RuntimeError, AttributeError):   # the capture ended well, only the call raised; or an older torch
+        # While a capture seems to be under way, the allocator returns no memory to the device, not even to escape running out.
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        torch._C._cuda_releasePool(torch.cuda.current_device(), pool)
+    graph.reset()
+    _broken.append(graph)
+    torch.cuda.set_stream(stream)
+    # The default generator still believes it is captured: each draw, and each replay of an older graph that draws, would raise.
+    # The end of any good capture puts that right, and no capture touches the generator's seed and offset.
+    some = torch.zeros(1, device=stream.device)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        some.zero_()

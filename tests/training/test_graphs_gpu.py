@@ -1,0 +1,84 @@
+"""Calls that no CUDA graph can hold: they come back as they are, and the process goes on as if nobody had tried."""
+
+import gc
+
+import pytest
+import torch
+
+from hadamem.training.graphs import capture
+
+pytestmark = pytest.mark.gpu
+DEVICE = torch.device("cuda")
+
+
+def waits(x):
+    x.add_(1).sum().item()
+
+
+def draws_and_waits(x):
+    x.uniform_().sum().item()
+
+
+def raises(x):
+    x.uniform_()
+    if torch.cuda.is_current_stream_capturing():
+        raise ValueError("not in here")
+
+
+def fail(call):
+    """What the one warning says."""
+    with pytest.warns(RuntimeWarning, match="no CUDA graph") as caught:
+        assert capture(call, DEVICE) is call
+    (warning,) = (w for w in caught if w.category is RuntimeWarning)
+    return str(warning.message)
+
+
+@pytest.mark.parametrize(("body", "cause"), [(waits, "captur"), (draws_and_waits, "captur"), (raises, "not in here")])
+def test_a_failed_capture_leaves_no_trace(body, cause):
+    x, stream = torch.zeros(3, device=DEVICE), torch.cuda.current_stream()
+
+    def call():
+        body(x)
+
+    torch.manual_seed(5)
+    call()
+    call()                                               # as often as it is warmed up
+    want = torch.rand(3, device=DEVICE)
+    torch.manual_seed(5)
+    message = fail(call)
+    assert cause in message
+    assert "previous error" not in message               # the first error, not what the end of the capture says of it
+    assert torch.cuda.current_stream() == stream
+    assert torch.equal(torch.rand(3, device=DEVICE), want)
+    call()
+
+
+def test_graphs_captured_before_and_after_a_failure_draw_what_plain_calls_draw():
+    a, b = torch.zeros(5, device=DEVICE), torch.zeros(5, device=DEVICE)
+    older = capture(a.uniform_, DEVICE)
+    fail(lambda: draws_and_waits(b))
+    newer = capture(b.uniform_, DEVICE)
+    assert older != a.uniform_                           # they are graphs
+    assert newer != b.uniform_
+    found = []
+    for draw in ((older, newer), (a.uniform_, b.uniform_)):
+        torch.manual_seed(7)
+        numbers = []
+        for _ in range(3):
+            for one, x in zip(draw, (a, b), strict=True):
+                one()
+                numbers.append(x.clone())
+        numbers.append(torch.rand(5, device=DEVICE))
+        found.append(torch.stack(numbers))
+    assert torch.equal(*found)
+    assert len(found[0].unique(dim=0)) == 7
+
+
+def test_memory_goes_back_to_the_device_after_a_failure():
+    gc.collect()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    fail(lambda: torch.ones(1 << 26, device=DEVICE).sum().item())      # 256 MiB
+    gc.collect()
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() - before < 1 << 26
