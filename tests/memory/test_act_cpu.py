@@ -118,7 +118,7 @@ def test_many_steps_follow_the_clock(row_mode, calls):
 @pytest.mark.parametrize("H", [5, 32])
 @torch.no_grad()
 def test_bad_numbers_stay_in_their_row_and_a_reset_drops_them(bad, H, calls):
-    memory = FORMS["default"](6, 4, H)
+    memory = hm.SHM(6, 4, H, clip=None)
     x, state, _ = problem(memory, 5)
     clean, _ = memory.step(x, state)
     state.M[1] = bad

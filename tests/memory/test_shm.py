@@ -217,6 +217,27 @@ def test_clip_needs_a_calibration_without_a_tensor():
         memory(torch.randn(1, 2, 3))
 
 
+@pytest.mark.parametrize(("memory", "clip"), [
+    (hm.SHM(3, 2, 4), 1e4), (hm.SHM(3, 2, 4, calibration="neural_theta"), 1e4), (hm.SHM(3, 2, 4, clip=None), None),
+    (hm.SHM.paper(3, 2, 4), None), (hm.SHM.release(3, 2, 4), None), (hm.SHM.paper(3, 2, 4, clip=7), 7),
+    *((hm.SHM(3, 2, 4, calibration=name), None) for name in ("none", "fixed", "random")),
+])
+def test_what_limits_the_memory_by_default(memory, clip):
+    assert memory.clip == clip
+    memory(torch.randn(2, 5, 3))
+
+
+@pytest.mark.parametrize("clip", ["auto", None])
+def test_long_growth_is_survived_by_default_only(clip):
+    memory, x = hm.SHM(3, 2, 4, clip=clip), torch.tensor([0.5, -1.0, 2.0]).expand(2, 600, 3)
+    with torch.no_grad():
+        memory.calibration.theta.fill_(100.0)             # C is 0 or 2, the same at every step
+        memory.key.weight.copy_(memory.norm(x)[0, :4])    # and every column is written to
+    y, state = memory(x)
+    grads = torch.autograd.grad(y.sum(), list(memory.parameters()))
+    assert all(bool(g.isfinite().all()) for g in (y, state.M, *grads)) == (clip == "auto")
+
+
 def test_clip_limits_the_memory():
     memory = hm.SHM(3, 2, 4, clip=0.05)
     _, state = memory(torch.randn(2, 20, 3))

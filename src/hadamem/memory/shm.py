@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,8 @@ from ..states import State
 from . import _acting
 from .base import Memory, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
+
+CLIP = 1e4   # far above what a memory in use holds, far below what overflows
 
 
 class SHMState(NamedTuple):
@@ -40,12 +42,14 @@ class SHM(Memory):
     row_mode: "first" (always row 0 of theta), "step" (a random row at every step, the paper), "episode" (one per episode).
     calibration: "theta", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
     theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
-    clip: limits the entries of M to ±clip after each write. backend: of `hm.kernels.shm`.
+    clip: limits the entries of M to ±clip after each write; None: nothing does. "auto": 1e4 for the calibrations that can double an entry
+        at every step, "theta" and "neural_theta"; None for the others. backend: of `hm.kernels.shm`.
 
     Differs from the paper; each has its flag:
     - `row_mode="first"`, `theta_init=0`: rows drawn anew at each step act as noise that a policy gradient does not average out, and a
       start at C = 1 keeps early gradients alive. `SHM.paper` has the paper's random rows and Xavier start.
-    - `read_norm`: LayerNorm (no affine part) on M q. Nothing bounds the entries of M; without it they reach 1e4 and more.
+    - `read_norm`: LayerNorm (no affine part) on M q, whose size varies by orders of magnitude otherwise.
+    - `clip`: a learned C above 1 makes M overflow within some hundred steps, and gradients nan.
     - `input_norm`, `normalize_keys`, `shortcut`: LayerNorm on x, relu and sum-to-one for k and q, and W_s x̂ + b_s, as released.
     """
 
@@ -68,7 +72,7 @@ class SHM(Memory):
         input_norm: bool = True,
         normalize_keys: bool = True,
         shortcut: bool = True,
-        clip: float | None = None,
+        clip: float | Literal["auto"] | None = "auto",
         backend: str = "auto",
     ):
         super().__init__()
@@ -76,8 +80,7 @@ class SHM(Memory):
         self.memory_size = check_size("memory_size", memory_size)
         self.key_size = self.memory_size if key_size is None else check_size("key_size", key_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
-        self.row_mode, self.clip, self.backend, self.normalize_keys = row_mode, clip, backend, normalize_keys
-        kernels.check_clip(clip)
+        self.row_mode, self.backend, self.normalize_keys = row_mode, backend, normalize_keys
         flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut}
         for name, flag in flags.items():
             check_flag(name, flag)
@@ -96,6 +99,10 @@ class SHM(Memory):
         self.eta = nn.Linear(D, 1, bias=False)
         check_size("theta_rows", theta_rows)
         self.calibration = _build_calibration(calibration, D, V, K, row_mode=row_mode, rows=theta_rows, init=theta_init)
+        if clip == "auto":
+            clip = CLIP if isinstance(self.calibration, Theta | NeuralTheta) else None
+        kernels.check_clip(clip)
+        self.clip: float | None = clip
         self.shortcut = nn.Linear(D, V) if shortcut else None
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
         self.out = nn.Linear(V, self.output_size)
@@ -104,11 +111,12 @@ class SHM(Memory):
 
     @classmethod
     def paper(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
-        """The paper's memory: a random row of theta at every step, Xavier start, nothing on the read.
+        """The paper's memory: a random row of theta at every step, Xavier start, nothing on the read, no limit.
 
         Additions to the paper, from its released code: `input_norm`, `normalize_keys` and `shortcut`; switch them off by name.
         """
-        return cls(input_size, output_size, memory_size, **{"row_mode": "step", "theta_init": 1.0, "read_norm": False, **options})
+        form = {"row_mode": "step", "theta_init": 1.0, "read_norm": False, "clip": None}
+        return cls(input_size, output_size, memory_size, **{**form, **options})
 
     @classmethod
     def release(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
