@@ -30,7 +30,7 @@ demo: $(STAMP)  ## Train an agent with memory and one without on the CPU, compar
 	$(BIN)/python -m hadamem.training.demo
 
 test: lint type  ## Lint, check types, and run the tests that need neither minutes nor a GPU
-	$(BIN)/python -m pytest -n $(WORKERS) -m 'not slow and not gpu' --durations=10 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu' --durations=10 $(PYTEST_ARGS)
 
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -m 'slow and not gpu' --durations=10 $(PYTEST_ARGS)

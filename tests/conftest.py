@@ -1,10 +1,12 @@
-"""What all tests share: Triton's interpreter where there is no GPU, one thread, and the folder of golden files."""
+"""What all tests share: Triton's interpreter where there is no GPU, one thread here and in child processes, and the golden files."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")   # before numpy and torch are imported; child processes inherit it
 
 import torch
 

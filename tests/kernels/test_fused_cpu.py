@@ -153,6 +153,7 @@ def test_calls_from_many_python_threads():
 FORK = """
 import os, torch
 from hadamem.kernels.shm.fused_cpu import shm_cpu
+torch.set_num_threads(2)
 torch.manual_seed(0)
 x = [torch.randn(8, 64, 64) for _ in range(5)]
 def run():
@@ -332,6 +333,7 @@ def test_nothing_is_kept_without_gradients():
 LONG = """
 import re, torch
 from hadamem.kernels.shm.fused_cpu import shm_cpu
+torch.set_num_threads(2)
 T, H = 100_000, 24
 torch.manual_seed(0)
 def peak():                                                           # KiB; getrusage's would count the parent's

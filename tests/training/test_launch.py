@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from hadamem.cli import main
 from hadamem.training.config import make_config
 from hadamem.training.launch import train_many
 from hadamem.training.run import open_run
@@ -21,34 +23,41 @@ def configs(steps, seeds=(0, 1)):
     return {f"seed-{s}": make_config(env="TMaze", memory="gru", steps=steps, seed=s, **SMALL) for s in seeds}
 
 
-def test_every_run_is_finished_once(tmp_path):
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder with two finished runs."""
+    folder = tmp_path_factory.mktemp("finished")
+    assert train_many(configs(512), folder, jobs=2, say=lambda text: None) == {"seed-0": 0, "seed-1": 0}
+    return folder
+
+
+def test_every_run_is_finished_once(finished):
     said = []
-    assert train_many(configs(512), tmp_path, jobs=2, say=said.append) == {"seed-0": 0, "seed-1": 0}
-    runs = [open_run(tmp_path / f"seed-{s}") for s in (0, 1)]
+    runs = [open_run(finished / f"seed-{s}") for s in (0, 1)]
     assert [run.config.seed for run in runs] == [0, 1]
     assert runs[0].metrics[-1]["steps"] == 512
     assert runs[0].metrics[-1]["loss"] != runs[1].metrics[-1]["loss"]
-    before = (tmp_path / "seed-0" / "metrics.jsonl").read_text()
-    said.clear()
-    assert train_many(configs(512, (0, 1)), tmp_path, jobs=1, say=said.append) == {"seed-0": 0, "seed-1": 0}
+    before = (finished / "seed-0" / "metrics.jsonl").read_text()
+    assert train_many(configs(512, (0, 1)), finished, jobs=1, say=said.append) == {"seed-0": 0, "seed-1": 0}
     assert said == ["seed-0: finished already", "seed-1: finished already"]
-    assert (tmp_path / "seed-0" / "metrics.jsonl").read_text() == before
+    assert (finished / "seed-0" / "metrics.jsonl").read_text() == before
 
 
-def test_other_settings_are_refused_and_longer_runs_go_on(tmp_path):
-    assert train_many(configs(256, (0,)), tmp_path, jobs=1, say=lambda text: None) == {"seed-0": 0}
-    other = {"seed-0": make_config(env="TMaze", memory="none", steps=256, **SMALL)}
+def test_other_settings_are_refused_and_longer_runs_go_on(finished, tmp_path):
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    other = {"seed-0": make_config(env="TMaze", memory="none", steps=512, **SMALL)}
     with pytest.raises(ValueError, match="other settings"):
         train_many(other, tmp_path, jobs=1)
-    assert train_many(configs(512, (0,)), tmp_path, jobs=1, say=lambda text: None) == {"seed-0": 0}
-    assert open_run(tmp_path / "seed-0").metrics[-1]["steps"] == 512
+    assert train_many(configs(768, (0,)), tmp_path, jobs=1, say=lambda text: None) == {"seed-0": 0}
+    assert open_run(tmp_path / "seed-0").metrics[-1]["steps"] == 768
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
     """SIGTERM to the launcher leaves no process behind; a run that is killed gives an exit code that is not 0."""
     command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "4000000", "--seeds", "0", "1",
-               "--out", str(tmp_path), "--device", "cpu", "--set", "num_envs=8", "rollout=16", "ppo.epochs=1", "network.memory_size=8"]
+               "--out", str(tmp_path), "--device", "cpu", "--log", "none",
+               "--set", "num_envs=8", "rollout=16", "ppo.epochs=1", "network.memory_size=8"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     end = time.monotonic() + 60
     while not all((tmp_path / f"seed-{s}" / "metrics.jsonl").exists() for s in (0, 1)):
@@ -76,9 +85,9 @@ def test_a_run_that_fails_is_told(tmp_path):
 
 def test_ctrl_c_saves_and_calling_again_goes_on(tmp_path):
     small = ["num_envs=8", "rollout=16", "ppo.epochs=1", "network.memory_size=8"]
-    command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "40000", "--seeds", "3",
-               "--jobs", "1", "--out", str(tmp_path), "--device", "cpu", "--set", *small]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    argv = ["train", "--env", "TMaze", "--memory", "gru", "--steps", "12800", "--seeds", "3", "--jobs", "1", "--out", str(tmp_path),
+            "--device", "cpu", "--log", "none", "--set", *small]
+    process = subprocess.Popen([sys.executable, "-m", "hadamem", *argv], stdout=subprocess.PIPE, text=True)
     rows = tmp_path / "seed-3" / "metrics.jsonl"
     end = time.monotonic() + 60
     while not (rows.exists() and rows.read_text().count("\n") > 5):
@@ -88,16 +97,13 @@ def test_ctrl_c_saves_and_calling_again_goes_on(tmp_path):
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130, out
     assert json.loads((tmp_path / "seed-3" / "run.json").read_text())["status"] == "interrupted"
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert [json.loads(line)["iteration"] for line in rows.read_text().splitlines()] == list(range(1, 314))
+    assert main(argv) == 0
+    assert [json.loads(line)["iteration"] for line in rows.read_text().splitlines()] == list(range(1, 101))
 
 
-def test_bad_calls(tmp_path):
+def test_bad_calls(tmp_path, capsys):
     with pytest.raises(ValueError, match="jobs"):
         train_many({}, tmp_path, jobs=0)
     for options, words in ((["--seeds", "1", "1"], "twice"), (["--seeds", "1", "--resume"], "leave out --resume")):
-        done = subprocess.run([sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--out", str(tmp_path / "x"), *options],
-                              capture_output=True, text=True)
-        assert done.returncode == 2
-        assert words in done.stderr
+        assert main(["train", "--env", "TMaze", "--out", str(tmp_path / "x"), *options]) == 2
+        assert words in capsys.readouterr().err
