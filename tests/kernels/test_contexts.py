@@ -1,8 +1,5 @@
 """Calls in unusual contexts: they neither break the kernels nor put a working backend out of use."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -12,6 +9,8 @@ from hadamem.kernels import _backends, _recycle
 from hadamem.kernels.hadamard import hadamard
 from hadamem.kernels.shm.reference import shm_reference
 from hadamem.kernels.shm.scan import shm_scan
+
+from .. import warm
 
 FIRST_CALLS = {
     "inference mode": "with torch.inference_mode(): memory(x)",
@@ -31,8 +30,9 @@ def test_the_first_call_may_come_in_any_context(context):
     code += "memory, x = hm.SHM(5, 3, memory_size=4), torch.randn(2, 3, 5)\n" + FIRST_CALLS[context]
     code += "\nfrom hadamem.kernels import _backends\nassert not _backends._failed, _backends._failed\nmemory(x)[0].sum().backward()\n"
     code += "assert not _backends._failed, _backends._failed"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=None, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    code = "import sys\nassert 'hadamem.kernels.shm.fused_cpu' not in sys.modules\n" + code
+    status, said = warm.run(code)
+    assert status == 0, said[-2000:]
 
 
 def test_a_failure_of_one_call_does_not_put_the_backend_out_of_use(monkeypatch):

@@ -18,6 +18,8 @@ from hadamem.kernels.shm import fused_cpu
 from hadamem.kernels.shm.fused_cpu import BAND, WHOLE_ROWS, W, interval, shm_cpu
 from hadamem.kernels.shm.reference import shm_reference
 
+from .. import warm
+
 S = interval(256)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-13}   # of a tensor's largest entry
 
@@ -172,7 +174,8 @@ assert torch.equal(run(), want)
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
 def test_forked_children_compute():
-    subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], check=True, timeout=120)
+    status, said = warm.run(FORK)
+    assert status == 0, said
 
 
 UNWRITABLE = """
@@ -189,7 +192,8 @@ assert type(_forward._cache).__name__ == "NullCache"
 
 
 def test_works_where_no_cache_can_be_written():
-    subprocess.run([sys.executable, "-c", UNWRITABLE], check=True, timeout=120)
+    status, said = warm.run(UNWRITABLE)
+    assert status == 0, said
 
 
 def test_import_does_not_load_numba():
@@ -353,5 +357,6 @@ print((peak() - before) * 1024 / (T * H * 4))
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_long_sequence_fits_in_memory():
     """Peak memory in units of one [B, T, H] input, in a process of its own; a single [B, T, H, H] would be 24."""
-    run = subprocess.run([sys.executable, "-c", LONG], check=True, timeout=120, capture_output=True, text=True)
-    assert 5 < float(run.stdout) < 22   # inputs, h, gradients, checkpoints
+    status, said = warm.run(LONG)
+    assert status == 0, said
+    assert 5 < float(said.split()[-1]) < 22   # inputs, h, gradients, checkpoints

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ from hadamem.training.loop import TrainingFailed, train
 from hadamem.training.metrics import TIMES
 from hadamem.training.run import open_run
 
+from .. import warm
 from .test_checkpoint import DAMAGES, damage
 from .toys import BATCH, TINY, Recall
 
@@ -209,31 +209,32 @@ def test_a_finished_run_is_not_redone_but_may_be_prolonged(tmp_path):
 
 
 CHILD = """
-import sys, torch
+import torch
 torch.set_num_threads(1)
 from hadamem.training.folder import load_config
 from hadamem.training.loop import train
-config, folder, resume = sys.argv[1:]
-run = train(load_config(config), folder, resume=bool(int(resume)), report=lambda row: print(row["iteration"], flush=True))
-print(run.status, flush=True)
+run = train(load_config(config), folder, resume=resume, report=lambda row: tell(row["iteration"]))
+tell(run.status)
 """
 
 
 def child(config, folder, resume=False):
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(config), str(folder), str(int(resume))], stdout=subprocess.PIPE, text=True)
+    """The process, and the numbers of the iterations that it ends."""
+    return warm.start(CHILD, config=config, folder=folder, resume=resume)
 
 
 def test_killed_again_and_again(tmp_path):
     """SIGKILL in the middle of iterations, twice; then the run is the one that nobody touched."""
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    config = settings(100, memory="shm-paper", checkpoint_every=0.1)
+    config = settings(60, memory="shm-paper", checkpoint_every=0.1)
     train(config, whole)
-    for at in (15, 40):
-        process = child(whole / "config.yaml", parts, resume=at > 15)
-        for line in process.stdout:
-            if int(line) >= at and any((parts / "checkpoints").glob("[0-9]*")):
+    for at in (12, 24):
+        process, told = child(whole / "config.yaml", parts, resume=at > 12)
+        for iteration in told:
+            if iteration >= at and any((parts / "checkpoints").glob("[0-9]*")):
                 process.kill()
-        assert process.wait() == -signal.SIGKILL
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
         assert info(parts)["status"] == "running"
         assert len(open_run(parts).metrics) >= at
     train(config, parts, resume=True)
@@ -241,19 +242,25 @@ def test_killed_again_and_again(tmp_path):
     assert_same_runs(whole, parts)
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory):
+    """The folder of a run of 40 iterations that no signal reached."""
+    return train(settings(40, checkpoint_every=1000.0), tmp_path_factory.mktemp("untouched") / "whole").folder
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_ends(tmp_path, number):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(settings(80, checkpoint_every=1000.0), whole)
-    process = child(whole / "config.yaml", parts)
+def test_a_signal_saves_and_ends(untouched, tmp_path, number):
+    whole, parts = untouched, tmp_path / "parts"
+    process, told = child(whole / "config.yaml", parts)
     lines = []
-    for line in process.stdout:
-        lines.append(line.strip())
-        if lines[-1] == "5":
-            process.send_signal(number)
-    assert process.wait() == 0
+    for line in told:
+        lines.append(line)
+        if line == 5:
+            os.kill(process.pid, number)
+    process.join()
+    assert process.exitcode == 0
     assert lines[-1] == info(parts)["status"] == "interrupted"
-    assert newest(parts).about["iteration"] == len(open_run(parts).metrics) == info(parts)["iterations"] == int(lines[-2]) < 80
+    assert newest(parts).about["iteration"] == len(open_run(parts).metrics) == info(parts)["iterations"] == lines[-2] < 40
     train(open_run(whole).config, parts, resume=True)
     assert_same_runs(whole, parts)
 

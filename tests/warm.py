@@ -1,0 +1,50 @@
+"""Python code in processes of its own that need not import torch again: they are forked from one that has imported hadamem and no more."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+METHODS = multiprocessing.get_all_start_methods()
+CONTEXT = multiprocessing.get_context("forkserver" if "forkserver" in METHODS else "spawn")
+if "forkserver" in METHODS:
+    CONTEXT.set_forkserver_preload(["hadamem"])      # torch with it; numba, triton and gymnasium are not loaded
+
+
+def _main(code: str, output: str, names: dict) -> None:
+    with open(output, "w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    exec(compile(code, "<child>", "exec"), {"__name__": "__main__", **names})
+
+
+def start(code: str, **names) -> tuple[BaseProcess, Iterator]:
+    """The process, and what it gives to `tell` until it ends. The code finds `names` among its globals."""
+    here, there = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_main, args=("tell = pipe.send\n" + code, os.devnull, {**names, "pipe": there}))
+    process.start()
+    there.close()
+    return process, _told(here)
+
+
+def _told(pipe: Connection) -> Iterator:
+    while True:
+        try:
+            yield pipe.recv()
+        except EOFError:
+            return
+
+
+def run(code: str, timeout: float = 120.0) -> tuple[int | None, str]:
+    """Exit code (None: it took too long), and what was written to stdout and stderr."""
+    with tempfile.NamedTemporaryFile("r") as output:
+        process = CONTEXT.Process(target=_main, args=(code, output.name, {}))
+        process.start()
+        process.join(timeout)
+        code_or_none = process.exitcode
+        process.kill()
+        return code_or_none, output.read()
