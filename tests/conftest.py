@@ -37,6 +37,10 @@ def golden_folder() -> Path | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
+        from .interpreter import quicken
+
+        quicken()
     interpreter = "triton.runtime.interpreter"   # runs on numpy, which warns where kernels meet inf and nan on purpose
     for noise in (f"DeprecationWarning:{interpreter}", f"RuntimeWarning:{interpreter}", "RuntimeWarning:numpy"):
         config.addinivalue_line("filterwarnings", f"ignore::{noise}")
