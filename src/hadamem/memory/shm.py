@@ -15,7 +15,8 @@ from . import _acting
 from .base import Memory, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
 
-CLIP = 1e4   # far above what a memory in use holds, far below what overflows
+CLIP = 1e4     # far above what a memory in use holds, far below what overflows
+NARROW = 192   # cuBLAS needs three to eight times as long for a product of 64 rows and 120 to 180 columns as for one of 192 (H200)
 
 
 class SHMState(NamedTuple):
@@ -107,7 +108,8 @@ class SHM(Memory):
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
         self.out = nn.Linear(V, self.output_size)
         width = 2 * K + V + (K if isinstance(self.calibration, Theta) else 0) + (V if shortcut else 0) + 1
-        self.register_buffer("_padding", torch.zeros(-width % 8, D), persistent=False)   # rows that round the joint projection up to 8s
+        self._rounding = -width % 8     # rows that round the joint projection up to 8s, and those that keep it from being a narrow one
+        self.register_buffer("_padding", torch.zeros(max(self._rounding, NARROW - width), D), persistent=False)
 
     @classmethod
     def paper(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
@@ -194,7 +196,8 @@ class SHM(Memory):
             layers.append(shortcut)
         layers.append(self.eta)
         if all(type(layer) is nn.Linear and not _acting.altered(layer) for layer in layers):
-            P = F.linear(x, torch.cat([*(layer.weight for layer in layers), self._padding]))
+            rows = self._padding if x.is_cuda else self._padding[: self._rounding]
+            P = F.linear(x, torch.cat([*(layer.weight for layer in layers), rows]))
             bias = None if shortcut is None else shortcut.bias
         else:
             P = torch.cat([layer(x) for layer in layers], dim=-1)

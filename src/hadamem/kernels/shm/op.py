@@ -16,11 +16,12 @@ Run = Callable[..., tuple[Tensor, Tensor]]
 
 
 def make_op(backend: str, forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
-            backward: Callable[..., tuple[Tensor, ...]], interval: Callable[[int], int]) -> Run:
+            backward: Callable[..., tuple[Tensor, ...]], interval: Callable[[int], int], notes: bool = False) -> Run:
     """Register `hadamem::shm_<backend>` and its backward, and return a function with the contract of `shm_reference`.
 
     forward(theta, vc, v, k, q, M0, reset, clip, calibration, save) -> h [B, T, V], M_T [B, V, K], checkpoints [B, N, V, K]
-        checkpoints[:, n] is the memory before step n * interval(T), before that step's reset; an empty tensor without `save`.
+        checkpoints[:, n] is the memory before step n * interval(T), before that step's reset; an empty tensor without `save`. With `notes`
+        and a clip there is one more at the end, for what the backward should know besides.
         All tensors in float32 or float64 (one dtype); theta and vc are None for calibration "none"; M0, reset, clip may be None.
     backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, dM_T) -> dtheta, dvc, dv, dk, dq, dM0
         with an empty tensor where the input was None.
@@ -45,7 +46,7 @@ def make_op(backend: str, forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
     def _(theta, vc, v, k, q, M0, reset, clip, calibration, save):
         B, T, V = v.shape
         K, S = k.shape[-1], interval(T)
-        checkpoints = v.new_empty(B, (T + S - 1) // S, V, K) if save else v.new_empty(0)
+        checkpoints = v.new_empty(B, (T + S - 1) // S + (notes and clip is not None), V, K) if save else v.new_empty(0)
         return v.new_empty(B, T, V), v.new_empty(B, V, K), checkpoints
 
     @grad_op.register_fake

@@ -2,8 +2,9 @@
 
 Saves everything the plain loop moves through memory, and runs parallel over time where the batch alone does not fill the GPU: each
 segment of a sequence is summed up as x -> P x + Q, the summaries are chained, then all segments run at once. A clip is not linear, so
-with one the forward runs from end to end; the backward is linear all the same. Loses on tiny problems, where a launch costs more than the
-work. Gradients are sums in a fixed order: no atomics.
+with one the forward runs from end to end; the backward is linear all the same. Rows in which a write met the limit have kernels of their
+own there, so that it costs the others nothing. Loses on tiny problems, where a launch costs more than the work. Gradients are sums in a
+fixed order: no atomics.
 """
 
 from __future__ import annotations
@@ -56,10 +57,14 @@ class Limit(NamedTuple):
     """What it takes to find out where writes were limited to ±clip."""
 
     clip: float
-    reach: float
     v: Tensor
     k: Tensor
     checkpoints: Tensor
+
+    @property
+    def largest(self) -> Tensor:
+        """[B, V]: how large entries of a row would have been, from behind the last checkpoint."""
+        return self.checkpoints[:, -1].flatten(1)[:, : self.v.shape[-1]]
 
 
 def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
@@ -113,7 +118,7 @@ def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
     start = None if M0 is None else M0.contiguous()
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
     h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
-    checkpoints = v.new_empty(B, -(-T // INTERVAL), V, K) if save else v.new_empty(0)
+    checkpoints = v.new_empty(B, -(-T // INTERVAL) + (clip is not None), V, K) if save else v.new_empty(0)
     form = _form(calibration, v.dtype)
     with _on(v):
         if plan.segments > 1:
@@ -139,23 +144,25 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     plan = plan_backward(B, T, V, K, aligned)
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
     form = _form(calibration, v.dtype)
+    limit = None if clip is None else Limit(clip, v, k, checkpoints)
+    largest = checkpoints if limit is None else limit.largest
     with _on(v):
         if plan.segments > 1:
-            limit = None if clip is None else Limit(clip, _reach(calibration), v, k, checkpoints)
             A = _enter(plan, theta, vc, dh, q, flags, dM, form, reverse=True, limit=limit)
         else:
             A = dM.clone()
         by_row = _parts(v, 2 if calibrated else 1, plan.strips, (B, T, V))     # dv, dtheta; after _enter, to use what it freed
         by_col = _parts(v, 3 if calibrated else 2, plan.groups, (B, T, K))     # dk, dq, dvc
-        gradients.gradients_kernel[(B * plan.segments, plan.groups, plan.strips)](
-            theta, vc, v, k, q, dh if flags is None else flags, checkpoints, dh, A,
-            by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1],
-            theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0),
-            B, T, plan.length, plan.segments, plan.bands,
-            V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
-            HAS_RESET=flags is not None, CLIP=clip, GAIN=FORMS[calibration][1],
-            S=INTERVAL, WHOLE=_whole(plan, V, K), PACK=_pack(plan, V, aligned, form), **plan.tile, **form,
-        )
+        for limited in (False,) if limit is None else (False, True):
+            gradients.gradients_kernel[(B * plan.segments, plan.groups, plan.strips)](
+                theta, vc, v, k, q, dh if flags is None else flags, checkpoints, dh, A,
+                by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1], largest,
+                theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0), largest.stride(0),
+                B, T, plan.length, plan.segments, plan.bands,
+                V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
+                HAS_RESET=flags is not None, CLIP=clip, LIMITED=limited, ROWS=_power_of_two(V), GAIN=FORMS[calibration][1],
+                S=INTERVAL, WHOLE=_whole(plan, V, K), PACK=_pack(plan, V, aligned, form), **plan.tile, **form,
+            )
         dv, *dtheta = _total(by_row)
         dk, dq, *dvc = _total(by_col)
     dM0 = v.new_empty(0) if M0 is None else A.view(B, plan.segments, V, K)[:, 0].clone()
@@ -190,22 +197,22 @@ def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: T
     plan = plan_summary(V, K, plan)
     P, Q = x.new_empty(B, plan.segments, V, K), x.new_empty(B, plan.segments, V, K)
     cut = torch.empty(B, plan.segments, dtype=torch.uint8, device=x.device)
-    reset = cut if flags is None else flags
-    options = {"HAS_RESET": flags is not None, "WHOLE": _whole(plan, V, K), **plan.tile, **form}
-    if limit is None:
-        kernels.summary_kernel[(B * plan.segments, plan.groups)](
-            theta, vc, x, y, reset, P, Q, cut,
-            theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), T, plan.length, plan.segments,
-            V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
-            REVERSE=reverse, PACK=_pack(plan, V, _aligned(theta, x), form), **options,
-        )
-    else:
+    reset, grid, largest = cut if flags is None else flags, (B * plan.segments, plan.groups), P if limit is None else limit.largest
+    options = {"HAS_RESET": flags is not None, "ROWS": _power_of_two(V), "WHOLE": _whole(plan, V, K), **plan.tile, **form}
+    kernels.summary_kernel[grid](
+        theta, vc, x, y, reset, P, Q, cut, largest,
+        theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), largest.stride(0), T, plan.length, plan.segments,
+        V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
+        REVERSE=reverse, CLIP=None if limit is None else limit.clip, PACK=_pack(plan, V, _aligned(theta, x), form), **options,
+    )
+    if limit is not None:
         v, k = limit.v, limit.k
-        limited.limited_summary_kernel[(B * plan.segments, plan.groups)](
-            theta, vc, v, k, y, reset, limit.checkpoints, x, P, Q, cut,
-            theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), y.stride(0), T, plan.length, plan.segments,
+        options.pop("N")
+        limited.limited_summary_kernel[grid](
+            theta, vc, v, k, y, reset, limit.checkpoints, x, P, Q, cut, largest,
+            theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), y.stride(0), largest.stride(0), T, plan.length, plan.segments,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=y.stride(1),
-            CLIP=limit.clip, REACH=limit.reach, S=INTERVAL, PACK=_pack(plan, V, _aligned(theta, v, x), form), **options,
+            CLIP=limit.clip, S=INTERVAL, PACK=_pack(plan, V, _aligned(theta, v, x), form), **options,
         )
     block = 128
     kernels.combine_kernel[(B, -(-V * K // block))](
@@ -220,12 +227,6 @@ def _form(calibration: str, dtype: torch.dtype) -> dict[str, Any]:
     scale, gain = FORMS[calibration]
     fast = dtype == torch.float32 and torch.version.hip is None and not interpreting()
     return {"CALIBRATED": calibration != "none", "RATE": -gain / math.log(2), "PART": 1 / scale, "FAST": fast}
-
-
-def _reach(calibration: str) -> float:
-    """How large an entry can get within INTERVAL steps, in parts of where it began plus the largest single write."""
-    most = max(FORMS[calibration][0], 1.0)
-    return 1.01 * max(most**INTERVAL, sum(most**n for n in range(INTERVAL)))      # 1.01: for rounding
 
 
 def _segment(T: int, wanted: int) -> tuple[int, int]:
@@ -283,4 +284,4 @@ def _strip(K: int) -> int:
     return min((128, 64, 32), key=lambda width: (_round_up(K, width), -width))
 
 
-shm_triton = make_op("triton", forward, backward, lambda T: INTERVAL)
+shm_triton = make_op("triton", forward, backward, lambda T: INTERVAL, notes=True)

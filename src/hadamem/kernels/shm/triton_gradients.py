@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_kernels import _advance, _load, _load_rows, _load_step, _over_columns, _prefetch, _store_rows, _tile_columns
+from .triton_kernels import _advance, _load, _load_rows, _load_step, _not_mine, _over_columns, _prefetch, _store_rows, _tile_columns
 
 
 @triton.jit
@@ -139,7 +139,7 @@ def _gradient_block(
                 if n + 1 < N:                                                    # fetched one step ahead, here and below
                     then = _load_step(TH + first, VV + first, VC, KK, RESET, t + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
                                       HAS_RESET, CALIBRATED, WHOLE, PACK)
-                M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                M, C, _ = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
                 step = then
         step = _load_step(TH + first, VV + first, VC, KK, RESET, t0, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
                           HAS_RESET, CALIBRATED, WHOLE, PACK)
@@ -157,7 +157,7 @@ def _gradient_block(
             if HAS_RESET:
                 M = tl.where(step[4], 0.0, M)
             Ms = Ms + (M,)
-            M, C = _advance(M, step, False, CLIP, CALIBRATED, RATE, PART, FAST)
+            M, C, _ = _advance(M, step, False, CLIP, CALIBRATED, RATE, PART, FAST)
             Cs = Cs + (C,)
             dqs = dqs + (sums[n][0] + _over_rows(M * g, FOLD),)                   # dq_t = M_tᵀ g_t
             step = then
@@ -214,10 +214,10 @@ def _gradient_block(
 
 @triton.jit
 def gradients_kernel(
-    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ,
-    th_b, vc_b, v_b, k_b, q_b, B, T, length, segments, bands,
+    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, LARGEST,
+    th_b, vc_b, v_b, k_b, q_b, largest_b, B, T, length, segments, bands,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
-    HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
+    HAS_RESET: tl.constexpr, CLIP: tl.constexpr, LIMITED: tl.constexpr, ROWS: tl.constexpr, CALIBRATED: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
@@ -225,13 +225,17 @@ def gradients_kernel(
 
     Grid (B * segments, groups of `bands` row bands, strips of columns). Per N steps and row band: start from the checkpoint, replay up to
     the N steps, replay those keeping M and C in registers, then go back. Sums over rows stay in registers across the bands of a group; DVC,
-    DK, DQ hold one partial sum per group, DTH, DV one per strip.
+    DK, DQ hold one partial sum per group, DTH, DV one per strip. With CLIP it is one of a pair, which one says LIMITED.
     """
+    LIMIT: tl.constexpr = CLIP if LIMITED else None
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
     group = tl.program_id(1)
     strip = tl.program_id(2)
+    if CLIP is not None:
+        if _not_mine(LARGEST + b * largest_b, group * bands * R, bands * R, CLIP, LIMITED, V, ROWS):
+            return
     cols = _tile_columns(strip, G, R, W)
     col_ok = cols < K
     first = segment * length
@@ -245,7 +249,7 @@ def gradients_kernel(
     QQ += b * q_b + cols
     RESET += b * T
     DH += b * T * V
-    saved = b * ((T + S - 1) // S)
+    saved = b * ((T + S - 1) // S + (CLIP is not None))
     AA += (b * segments + segment) * (V * K)
     DTH += (strip * B + b) * T * V
     DV += (strip * B + b) * T * V
@@ -255,8 +259,8 @@ def gradients_kernel(
     row = group * bands * R
     for i in range(last - even):
         _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, last - 1 - i, row, cols, col_ok, bands,
-                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, CLIP, CALIBRATED, RATE, PART, GAIN, FAST, S, 1, G, R, W, WHOLE, PACK)
+                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, LIMIT, CALIBRATED, RATE, PART, GAIN, FAST, S, 1, G, R, W, WHOLE, PACK)
     for i in range(blocks):
         _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, even - (i + 1) * N, row, cols, col_ok, bands,
-                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, CLIP, CALIBRATED, RATE, PART, GAIN, FAST,
+                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, LIMIT, CALIBRATED, RATE, PART, GAIN, FAST,
                         S, N, G, R, W, WHOLE, PACK)

@@ -31,15 +31,35 @@ def _calibrate(theta, vc, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.const
 
 @triton.jit
 def _limit(M, CLIP: tl.constexpr):
-    """M within ±CLIP; nan stays nan. One instruction from compute capability 9.0 on."""
-    most = tl.full(M.shape, CLIP, M.dtype)
-    return tl.clamp(M, -most, most, propagate_nan=tl.PropagateNan.ALL)
+    """M within ±CLIP; nan stays nan."""
+    if M.dtype == tl.float32:              # one instruction from compute capability 9.0 on
+        return tl.clamp(M, -CLIP, CLIP, propagate_nan=tl.PropagateNan.ALL)
+    else:                                  # which Triton 3.6 also tries for float64, where there is none
+        return tl.where(M > CLIP, CLIP, tl.where(M < -CLIP, -CLIP, M))
+
+
+@triton.jit
+def _larger(x, y):
+    return tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _not_mine(LARGEST, first, count, CLIP: tl.constexpr, LIMITED: tl.constexpr, V: tl.constexpr, ROWS: tl.constexpr):
+    """Whether `count` rows from `first` on are for the other kernel of a pair.
+
+    One of them (LIMITED) knows the limit ±CLIP and does rows in which some write passed it; the other does the rest as if there were none,
+    with fewer registers. LARGEST: the largest entry that a row would have had. ROWS is a power of two, V or more.
+    """
+    row = tl.arange(0, ROWS)
+    largest = tl.load(LARGEST + row, mask=(row >= first) & (row < first + count) & (row < V), other=0.0)
+    passed = tl.min((largest <= CLIP).to(tl.int32), axis=0) == 0                 # true for nan
+    return passed != LIMITED
 
 
 @triton.jit
 def _advance(M, step, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
              RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr):
-    """One write: reset, then M C + v ⊗ k, limited to ±clip (eqs. 8, 9, 14). Returns the new M, and C."""
+    """One write: reset, then M C + v ⊗ k, limited to ±clip (eqs. 8, 9, 14). Returns the new M, C, and the new M before the limit."""
     theta, v, vc, k, reset = step
     if HAS_RESET:
         M = tl.where(reset, 0.0, M)
@@ -49,9 +69,10 @@ def _advance(M, step, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: t
     else:
         C = M                       # not used
         M = M + v * k
+    P = M
     if CLIP is not None:
-        M = _limit(M, CLIP)
-    return M, C
+        M = _limit(P, CLIP)
+    return M, C, P
 
 
 @triton.jit
@@ -155,8 +176,10 @@ def forward_kernel(
     """Walk one segment of one batch row: h at every step, a checkpoint before every S-th, the memory after the last.
 
     Grid (B * segments, row bands); the tile spans all columns. N steps (N <= T) are computed while the next N are fetched; S is a multiple
-    of 2 N, `length` one of S. Without LOOP (sequences shorter than 2 N) single steps are all there is.
+    of 2 N, `length` one of S. Without LOOP (sequences shorter than 2 N) single steps are all there is. With CLIP there is one segment, and
+    the largest entry that each row would have had without the limit is left behind the last checkpoint.
     """
+    WATCH: tl.constexpr = SAVE and CLIP is not None
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
@@ -175,8 +198,9 @@ def forward_kernel(
     QQ += b * q_b + cols
     RESET += b * T
     OUT += b * T * V + row
+    saved = b * ((T + S - 1) // S + WATCH)     # int64, as products with it must be
+    LARGEST = CK + (saved + (T + S - 1) // S) * (V * K) + row
     CK += tile
-    saved = b * ((T + S - 1) // S)             # int64, as products with it must be
     if HAS_START:
         M = _load(START + (b * segments + segment) * (V * K) + tile, tile_ok, WHOLE)
     else:
@@ -184,6 +208,7 @@ def forward_kernel(
     first = segment * length
     last = tl.minimum(first + length, T)
     even = first + (last - first) // (2 * N) * (2 * N)
+    largest = tl.zeros((R, G, W), OUT.dtype.element_ty)
     one = ()
     if LOOP:
         one = _load_ahead(TH, VV, VC, KK, QQ, RESET, first, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
@@ -196,13 +221,17 @@ def forward_kernel(
                     tl.store(CK + (saved + t0 // S) * (V * K), M, mask=tile_ok)
             for n in tl.static_range(N):
                 step, q = one[n]
-                M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                if WATCH:
+                    largest = _larger(largest, tl.abs(P))
                 _store_rows(OUT + (t0 + n) * V, _over_columns(M * q), row < V, FAST)          # eq. 2
             one = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + 2 * N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
                               HAS_RESET, CALIBRATED, WHOLE, PACK, N)
             for n in tl.static_range(N):
                 step, q = two[n]
-                M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                if WATCH:
+                    largest = _larger(largest, tl.abs(P))
                 _store_rows(OUT + (t0 + N + n) * V, _over_columns(M * q), row < V, FAST)
     for t in range(even, last):
         if SAVE:
@@ -210,8 +239,12 @@ def forward_kernel(
                 tl.store(CK + (saved + t // S) * (V * K), M, mask=tile_ok)
         step = _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
         q = _load(QQ + t * Q_S, col_ok, WHOLE)
-        M, C = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+        M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+        if WATCH:
+            largest = _larger(largest, tl.abs(P))
         _store_rows(OUT + t * V, _over_columns(M * q), row < V, FAST)
+    if WATCH:
+        _store_rows(LARGEST, tl.reduce(tl.reduce(largest, 1, _larger), 1, _larger), row < V, FAST)
     if segment == segments - 1:
         tl.store(END + b * (V * K) + tile, M, mask=tile_ok)
 
@@ -246,20 +279,24 @@ def _fold(P, Q, step, free, REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALI
 
 @triton.jit
 def summary_kernel(
-    TH, VC, XX, YY, RESET, PP, QQ, CUT,
-    th_b, vc_b, x_b, y_b, T, length, segments,
+    TH, VC, XX, YY, RESET, PP, QQ, CUT, LARGEST,
+    th_b, vc_b, x_b, y_b, largest_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, X_S: tl.constexpr, Y_S: tl.constexpr,
     REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
+    CLIP: tl.constexpr, ROWS: tl.constexpr,
     N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
     """What one segment does to the tile that enters it: x -> P x + Q, and whether a reset cuts x off. Grid as `forward_kernel`.
 
-    Forward in time it gathers the writes (x, y) = (v, k); in REVERSE the adjoint's (dh, q).
+    Forward in time it gathers the writes (x, y) = (v, k); in REVERSE the adjoint's (dh, q). With CLIP it is one of a pair.
     """
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
     first_row = tl.program_id(1) * R
+    if CLIP is not None:
+        if _not_mine(LARGEST + b * largest_b, first_row, R, CLIP, False, V, ROWS):
+            return
     rows = first_row + tl.arange(0, R)[:, None, None]
     cols = _tile_columns(0, G, R, W)
     row_ok = rows < V
@@ -300,8 +337,7 @@ def summary_kernel(
     tile = (b * segments + segment) * (V * K) + rows * K + cols
     tl.store(PP + tile, P, mask=row_ok & col_ok)
     tl.store(QQ + tile, Q, mask=row_ok & col_ok)
-    if tl.program_id(1) == 0:
-        tl.store(CUT + b * segments + segment, cut)
+    tl.store(CUT + b * segments + segment, cut)            # by every row band: the same
 
 
 @triton.jit
