@@ -276,6 +276,44 @@ def test_clip_bound_is_inclusive():
         assert torch.autograd.grad(h.sum(), x)[0].item() == slope
 
 
+def test_a_limit_reached_by_some_rows_in_some_steps():
+    """Two rows go beyond it in the second chunk, at a reset, and one in the last; the others must not notice, to the bit."""
+    T, limit = 3 * S + 4, 1e3
+    inputs, reset = shm_inputs(3, T, 6, W + 5, calibration="sigmoid", resets=0.05)
+    with torch.no_grad():
+        inputs[2][0, S + 7, 2:4] *= 1e4
+        inputs[2][1, -1, 5] = 1e4
+    reset[0, [S + 7, S + 9]] = True
+    got = with_grads(shm_cpu, inputs, reset, limit, "sigmoid")
+    assert got[1][1, 5].abs().max() == limit
+    assert_near(got, with_grads(shm_reference, inputs, reset, limit, "sigmoid"))
+    free = with_grads(shm_cpu, inputs, reset, None, "sigmoid")
+    untouched = [0, 1, 4]   # of the rows: their h, M, dtheta, dv and dM0; and everything of batch row 2
+    assert identical([got[n][2] for n in range(8)], [free[n][2] for n in range(8)])
+    assert identical([got[n][..., untouched] for n in (0, 2, 4)], [free[n][..., untouched] for n in (0, 2, 4)])
+    assert identical([got[n][:, untouched] for n in (1, 7)], [free[n][:, untouched] for n in (1, 7)])
+
+
+@pytest.mark.parametrize("calibration", ["tanh", "none"])
+def test_a_limit_just_not_reached_does_not_change_a_bit(calibration):
+    inputs, reset = shm_inputs(2, 2 * S + 5, 5, 40, calibration=calibration, resets=0.1)
+    free = with_grads(shm_cpu, inputs, reset, None, calibration)
+    for limit in (1e4, 2e3, 300.0):   # bounded far away, now and then, never; the memory stays below 300
+        assert identical(with_grads(shm_cpu, inputs, reset, limit, calibration), free)
+
+
+def test_a_cell_that_is_nan_counts_as_limited():
+    inputs, _ = shm_inputs(1, 14, 4, 20, resets=0)   # so short that the norm is measured once only, before the nan
+    theta, vc = inputs[:2]
+    with torch.no_grad():
+        theta[0, 9, 1], vc[0, 9, 3] = float("inf"), 0.0   # C is nan in this cell of this step, and in no other
+    M = shm_cpu(*inputs, None, 1e9, "tanh")[1]
+    assert M.isnan().sum() == M[0, 1].isnan().sum() == 1
+    dk, = torch.autograd.grad(M[0, :, 3].sum(), inputs[3])
+    others, = torch.autograd.grad(shm_cpu(*inputs, None, 1e9, "tanh")[1][0, [0, 2, 3], 3].sum(), inputs[3])
+    assert identical([dk[0, 9:]], [others[0, 9:]])
+
+
 def test_state_above_the_limit_is_used_as_it_came():
     inputs, _ = shm_inputs(1, 3, 4, 4, resets=0)
     with torch.no_grad():

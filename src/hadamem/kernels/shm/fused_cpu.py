@@ -22,7 +22,8 @@ from torch import Tensor
 
 from .._exp2 import curve as curve_of
 from .._exp2 import exp2
-from .._numba import array, jit, parallel, split
+from .._numba import array, parallel, split
+from .._numba import jit as compiled
 from .forms import FORMS
 from .op import make_op
 
@@ -32,6 +33,8 @@ BAND = 32      # rows whose sums over rows (dq, dk, dvc) are formed together: fi
 
 # Reassociation lets sums vectorise. `nnan` and `ninf` stay off: nan and inf must come out as such.
 FAST = {"contract", "reassoc", "nsz"}
+# No kernel keeps an array, so none counts references to it: numba would do so for every two rows, up to a tenth of the time.
+jit = functools.partial(compiled, _nrt=False)
 u = np.uintp   # an unsigned index: numba then omits the test for a negative one, which would stop vectorisation
 
 
@@ -99,24 +102,55 @@ def _zero(x, at, n):
         x[u(at + j)] = x.dtype.type(0)
 
 
+# ---- limit -----------------------------------------------------------------------------------------------------------
+
+# A memory rarely comes near its limit, but holding every cell to it takes a tenth of the time. So a chunk starts as if
+# there were none, and the norm of the two rows is watched: measured now and then, and bounded in between (a step makes
+# it scale |M| + |v| |k| at most). From the first step on that might pass the limit, the chunk runs with it.
+
+@jit(fastmath=FAST)
+def _norm(x, at, n):
+    squares = x.dtype.type(1e-30)   # more than what is lost where squares fall below the smallest number
+    for j in range(n):
+        squares += x[u(at + j)] * x[u(at + j)]
+    return math.sqrt(squares)
+
+
+@jit(inline="always")
+def _bound(x, at, n, bound, growth, curve, room):
+    """A bound of the norm of the two rows at `at` after the next step, from that of now; above `room` if it may be reached soon."""
+    scale = x.dtype.type(1) if curve is None else curve[0]
+    bound = bound * scale + growth
+    if not bound <= room:
+        bound = (_norm(x, at, n) + _norm(x, at + W, n)) * scale + growth
+        if not bound * 4 <= room:   # it would be measured again almost at once, and that takes longer than the limit
+            bound = x.dtype.type(np.inf)
+    return bound
+
+
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
-# In all kernels: curve is None if C = 1 (calibration "none"), clip is None if there is no limit (numba compiles a
-# version for each); an empty reset, M0 or checkpoints means that there is none.
+# In all kernels: curve is None if C = 1 (calibration "none"), clip is None if there is no limit, room if nothing is
+# watched (numba compiles a version for each); an empty reset, M0 or checkpoints means that there is none.
 
 VC, KEY, Q = 0, W, 2 * W   # offsets in a step's record of columns
-STEP = 3 * W
+NORM = 3 * W               # norm of k; only with a limit
+STEP = 3 * W + LANES
 ROWS = 2 * W               # the records come after two rows of M
 
 
 @jit(inline="always")
-def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, curve, clip, h):
-    """Take rows i and (if `two`) i + 1 of the memory through `steps` steps, adding what these columns read to h."""
-    zero = x.dtype.type(0)
-    for s in range(steps):
+def _advance(x, n, b, i, two, t0, s, steps, first_tile, theta, v, reset, rate, curve, clip, room, h):
+    """Take rows i and (if `two`) i + 1 of the memory through the steps from s on, adding what these columns read to h.
+
+    Stops before a step that might take the memory out of its room. Returns the step that is next.
+    """
+    zero, bound = x.dtype.type(0), x.dtype.type(np.inf)
+    while s < steps:
         t = t0 + s
         if reset.size > 0 and reset[b, t]:
             _zero(x, 0, W + n)
+            bound = zero
         v0 = v[b, t, i]
         v1 = v[b, t, i + 1] if two else zero
         a0 = a1 = zero
@@ -124,6 +158,10 @@ def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, curv
             a0 = theta[b, t, i] * rate
             a1 = theta[b, t, i + 1] * rate if two else zero
         at = ROWS + STEP * s
+        if room is not None:
+            bound = _bound(x, 0, n, bound, (abs(v0) + abs(v1)) * x[u(at + NORM)], curve, room)
+            if not bound <= room:
+                break
         h0 = h1 = zero
         for j in range(n):
             k_j = x[u(at + KEY + j)]
@@ -148,10 +186,12 @@ def _advance(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, rate, curv
         h[b, t, i] = h0 if first_tile else h[b, t, i] + h0
         if two:
             h[b, t, i + 1] = h1 if first_tile else h[b, t, i + 1] + h1
+        s += 1
+    return s
 
 
 @jit(fastmath=FAST)
-def _forward(theta, vc, v, k, q, M0, reset, rate, curve, clip, S, h, M, checkpoints, x, first, last):
+def _forward(theta, vc, v, k, q, M0, reset, rate, curve, clip, room, S, h, M, checkpoints, x, first, last):
     """Run the units first..last; a unit is a band of rows of one batch row."""
     _, T, V = v.shape
     K = k.shape[2]
@@ -170,6 +210,8 @@ def _forward(theta, vc, v, k, q, M0, reset, rate, curve, clip, S, h, M, checkpoi
                         _load(x, at + VC, vc, b, t0 + s, j0, width, n, True)
                     _load(x, at + KEY, k, b, t0 + s, j0, width, n, True)
                     _load(x, at + Q, q, b, t0 + s, j0, width, n, False)
+                    if clip is not None:
+                        x[at + NORM] = _norm(x, at + KEY, n)
                 for i in range(band * BAND, i_end, 2):
                     two = i + 1 < i_end
                     if not two or (t0 == 0 and M0.size == 0):
@@ -181,7 +223,9 @@ def _forward(theta, vc, v, k, q, M0, reset, rate, curve, clip, S, h, M, checkpoi
                             _load(x, r * W, M0, b, i + r, j0, width, n, False)
                         if checkpoints.size > 0:
                             _store(x, r * W, checkpoints, b * chunks + t0 // S, i + r, j0, width, True)
-                    _advance(x, n, b, i, two, t0, steps, j0 == 0, theta, v, reset, rate, curve, clip, h)
+                    s = _advance(x, n, b, i, two, t0, 0, steps, j0 == 0, theta, v, reset, rate, curve, None, room, h)
+                    if clip is not None and s < steps:
+                        _advance(x, n, b, i, two, t0, s, steps, j0 == 0, theta, v, reset, rate, curve, clip, None, h)
                     for r in range(1 + two):
                         _store(x, r * W, M, b, i + r, j0, width, True)
 
@@ -193,27 +237,36 @@ DVC, DKEY, DQ = 3 * W, 4 * W, 5 * W
 A = 6 * W         # 2 rows: gradient of the memory before the step
 C = 8 * W         # 2 rows: the step's calibration
 OLD = 10 * W      # 2 rows: memory before the step, and after its reset; the next record's is the memory after the step
-P = 12 * W        # 2 rows: memory after the step, before the limit; only with `clip`
+P = 12 * W        # 2 rows: memory after the step, before the limit; only where the step ran with it
 LOST = 14 * W     # 2 rows: memory before the step's reset; only where there is one
+NORMS = 16 * W    # norms of k and vc; only with a limit
 RECORD = 16 * W + 48   # not a power of two: records must not fall on the same cache sets
 
 
 @jit(fastmath=FAST)
-def _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, curve, clip):
-    """Run the chunk's forward once more, keeping every step's C and memory."""
-    zero = x.dtype.type(0)
-    for s in range(steps):
+def _replay(x, n, b, i, two, t0, s, steps, theta, v, reset, rate, curve, clip, room):
+    """Run the chunk's forward once more as `_advance` does, keeping every step's C and memory; nan is out of the room, too."""
+    zero, bound = x.dtype.type(0), x.dtype.type(np.inf)
+    while s < steps:
         t = t0 + s
         at = RECORD * s
-        if reset.size > 0 and reset[b, t]:
-            _copy(x, at + OLD, at + LOST, W + n)
-            _zero(x, at + OLD, W + n)
+        fresh = reset.size > 0 and reset[b, t]
         v0 = v[b, t, i]
         v1 = v[b, t, i + 1] if two else zero
         a0 = a1 = zero
         if curve is not None:
             a0 = theta[b, t, i] * rate
             a1 = theta[b, t, i + 1] * rate if two else zero
+        if room is not None:
+            growth = (abs(v0) + abs(v1)) * x[u(at + NORMS)]
+            if curve is not None:
+                growth += (abs(a0) + abs(a1)) * x[u(at + NORMS + 1)] * zero   # nan where C may be: nan counts as limited below
+            bound = _bound(x, at + OLD, n, zero if fresh else bound, growth, curve, room)
+            if not bound <= room:
+                break
+        if fresh:   # not before the break: there, the step is still to be run
+            _copy(x, at + OLD, at + LOST, W + n)
+            _zero(x, at + OLD, W + n)
         for j in range(n):
             k_j = x[u(at + KEY + j)]
             p0 = x[u(at + OLD + j)]
@@ -237,13 +290,15 @@ def _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, curve, clip):
                 p1 = clip if p1 > clip else p1
             x[u(at + RECORD + OLD + j)] = p0
             x[u(at + RECORD + OLD + W + j)] = p1
+        s += 1
+    return s
 
 
 @jit(fastmath=FAST)
-def _reverse(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, dh, gain, curve, clip, dtheta, dv):
-    """Go back through the chunk: A from after its last step to before its first, adding to the gradients on the way."""
+def _reverse(x, n, b, i, two, t0, begin, end, first_tile, theta, v, reset, dh, gain, curve, clip, dtheta, dv):
+    """Go back through steps of the chunk: A from before `end` to before `begin`, adding to the gradients on the way."""
     zero, one = x.dtype.type(0), x.dtype.type(1)
-    for s in range(steps - 1, -1, -1):
+    for s in range(end - 1, begin - 1, -1):
         t = t0 + s
         at = RECORD * s
         v0, g0 = v[b, t, i], dh[b, t, i]
@@ -295,7 +350,7 @@ def _reverse(x, n, b, i, two, t0, steps, first_tile, theta, v, reset, dh, gain, 
 
 
 @jit()
-def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, curve, clip, S,
+def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, curve, clip, room, S,
               dM, dtheta, dvc, dv, dk, dq, x, first, last):
     """Run the units first..last; dM holds dM_T and becomes dM0.
 
@@ -320,6 +375,10 @@ def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, curve, cli
                         _load(x, at + VC, vc, b, t0 + s, j0, width, n, True)
                     _load(x, at + KEY, k, b, t0 + s, j0, width, n, True)
                     _load(x, at + Q, q, b, t0 + s, j0, width, n, False)
+                    if clip is not None:
+                        x[at + NORMS] = _norm(x, at + KEY, n)
+                        if curve is not None:
+                            x[at + NORMS + 1] = _norm(x, at + VC, n)
                 for band in range(part, band_end):
                     for s in range(steps):
                         _zero(x, RECORD * s + DVC, 2 * W + n)
@@ -331,9 +390,11 @@ def _backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, curve, cli
                         for r in range(1 + two):
                             _load(x, OLD + r * W, checkpoints, b * chunks + chunk, i + r, j0, width, n, False)
                             _load(x, RECORD * steps + A + r * W, dM, b, i + r, j0, width, n, False)
-                        _replay(x, n, b, i, two, t0, steps, theta, v, reset, rate, curve, clip)
-                        _reverse(x, n, b, i, two, t0, steps, j0 == 0, theta, v, reset, dh, gain, curve, clip,
-                                 dtheta, dv)
+                        s = _replay(x, n, b, i, two, t0, 0, steps, theta, v, reset, rate, curve, None, room)
+                        if clip is not None and s < steps:
+                            _replay(x, n, b, i, two, t0, s, steps, theta, v, reset, rate, curve, clip, None)
+                            _reverse(x, n, b, i, two, t0, s, steps, j0 == 0, theta, v, reset, dh, gain, curve, clip, dtheta, dv)
+                        _reverse(x, n, b, i, two, t0, 0, s, j0 == 0, theta, v, reset, dh, gain, curve, None, dtheta, dv)
                         for r in range(1 + two):
                             _store(x, A + r * W, dM, b, i + r, j0, width, True)
                     for s in range(steps):
@@ -350,12 +411,13 @@ WHOLE_ROWS = 8   # from this batch size on, the backward gives each thread whole
 
 
 @functools.cache
-def _numbers(dtype: torch.dtype, clip: float | None, calibration: str) -> tuple[Any, Any, Any, Any]:
-    """rate, gain, curve, clip as the kernels take them: C = squash(rate z, curve)."""
+def _numbers(dtype: torch.dtype, clip: float | None, calibration: str) -> tuple[Any, ...]:
+    """rate, gain, curve, clip, room as the kernels take them: C = squash(rate z, curve)."""
     gain = FORMS[calibration][1]
     number = np.float64 if dtype == torch.float64 else np.float32
     limit = None if clip is None else number(clip)
-    return number(-gain * math.log2(math.e)), number(gain), _curve(calibration, number), limit
+    room = None if clip is None else number(0.999 * clip)   # rounding may take a memory a little further than its bound
+    return number(-gain * math.log2(math.e)), number(gain), _curve(calibration, number), limit, room
 
 
 def _or_empty(x: Tensor | None, like: Tensor) -> Any:
@@ -375,10 +437,10 @@ def forward(
     K, S = k.shape[-1], interval(T)
     h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
     checkpoints = v.new_empty(B, -(-T // S), V, K) if save else v.new_empty(0)
-    rate, _, curve, limit = _numbers(v.dtype, clip, calibration)
+    rate, _, curve, limit, room = _numbers(v.dtype, clip, calibration)
     arrays = (
         _or_empty(theta, v), _or_empty(vc, v), array(v), array(k), array(q), _or_empty(M0, v), _flags(reset),
-        rate, curve, limit, S, array(h), array(M), _or_empty(checkpoints.flatten(0, 1) if save else None, v),
+        rate, curve, limit, room, S, array(h), array(M), _or_empty(checkpoints.flatten(0, 1) if save else None, v),
     )
 
     units, cells = B * -(-V // BAND), B * T * V * K
@@ -403,10 +465,10 @@ def backward(
     dtheta = None if theta is None else v.new_empty(B, T, V)
     dvc = None if vc is None else v.new_empty(B * parts, T, K)
     dv, dk, dq = v.new_empty(B, T, V), v.new_empty(B * parts, T, K), v.new_empty(B * parts, T, K)
-    rate, gain, curve, limit = _numbers(v.dtype, clip, calibration)
+    rate, gain, curve, limit, room = _numbers(v.dtype, clip, calibration)
     arrays = (
         _or_empty(theta, v), _or_empty(vc, v), array(v), array(k), array(q), _flags(reset),
-        array(checkpoints.flatten(0, 1)), array(dh), rate, gain, curve, limit, S,
+        array(checkpoints.flatten(0, 1)), array(dh), rate, gain, curve, limit, room, S,
         array(dM0), _or_empty(dtheta, v), _or_empty(dvc, v), array(dv), array(dk), array(dq),
     )
 
