@@ -46,7 +46,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", f"ignore::{noise}")
 
 
+# Two workers start with a half each and then take from one another. The first compiles the kernels, for a minute where there is no cache
+# yet; the second comes to tests that use them when they are compiled. Long tests come before the many short ones at the end.
+ORDER = ["kernels", "memory", "envs", "contract", "training", "agents"]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    folders = [*ORDER, Path(__file__).parent.name]
+    items.sort(key=lambda item: folders.index(item.path.parent.name) if item.path.parent.name in folders else len(folders))
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
