@@ -27,7 +27,7 @@ def test_every_memory_recalls(name):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_shm_recalls_over_64_steps_at_once(seed):
     learner = make_learner("shm", WITHIN, seed)
-    for _ in range(400):
+    for _ in range(250):
         learner.update(64)
     assert learner.accuracy(64) >= 0.95
 
