@@ -26,7 +26,8 @@ OUTPUT, SHOWN = 32, (32, 128, 512)
 SIZES = {"memory_size": 32}
 ROWS = {      # name here: memory and what differs from SIZES
     "shm": ("shm", {}),
-    "shm, clip=1e4": ("shm", {"clip": 1e4}),                 # bounds M, which may overflow in long sequences
+    "shm, clip=1e4": ("shm", {"clip": 1e4}),
+    "shm, clip=None": ("shm", {"clip": None}),               # M may overflow in long sequences
     "shm-paper": ("shm-paper", {}),
     "shm-paper, clip=1e4": ("shm-paper", {"clip": 1e4}),
     "shm-release": ("shm-release", {}),

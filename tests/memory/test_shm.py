@@ -218,7 +218,7 @@ def test_clip_needs_a_calibration_without_a_tensor():
 
 
 @pytest.mark.parametrize(("memory", "clip"), [
-    (hm.SHM(3, 2, 4), 1e4), (hm.SHM(3, 2, 4, calibration="neural_theta"), 1e4), (hm.SHM(3, 2, 4, clip=None), None),
+    (hm.SHM(3, 2, 4), 1e8), (hm.SHM(3, 2, 4, calibration="neural_theta"), 1e8), (hm.SHM(3, 2, 4, clip=None), None),
     (hm.SHM.paper(3, 2, 4), None), (hm.SHM.release(3, 2, 4), None), (hm.SHM.paper(3, 2, 4, clip=7), 7),
     *((hm.SHM(3, 2, 4, calibration=name), None) for name in ("none", "fixed", "random")),
 ])

@@ -15,7 +15,7 @@ from . import _acting
 from .base import Memory, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
 
-CLIP = 1e4     # far above what a memory in use holds, far below what overflows
+CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
 NARROW = 192   # cuBLAS needs three to eight times as long for a product of 64 rows and 120 to 180 columns as for one of 192 (H200)
 
 
@@ -43,7 +43,7 @@ class SHM(Memory):
     row_mode: "first" (always row 0 of theta), "step" (a random row at every step, the paper), "episode" (one per episode).
     calibration: "theta", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
     theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
-    clip: limits the entries of M to ±clip after each write; None: nothing does. "auto": 1e4 for the calibrations that can double an entry
+    clip: limits the entries of M to ±clip after each write; None: nothing does. "auto": 1e8 for the calibrations that can double an entry
         at every step, "theta" and "neural_theta"; None for the others. backend: of `hm.kernels.shm`.
 
     Differs from the paper; each has its flag:
