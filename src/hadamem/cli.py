@@ -168,13 +168,17 @@ def _check_memory(args: argparse.Namespace) -> int:
     options = dict(_parse_option(text) for text in args.option)
     import_from_here()
     from .testing.conformance import check_spec
+    from .testing.report import explain
 
     try:
         report = check_spec(args.spec, input_size=args.input_size, output_size=args.output_size,
-                            options=options or None)
+                            options=options or None, raise_on_failure=args.debug)
     except (ValueError, TypeError, ImportError, AttributeError) as error:
-        raise UsageError(" ".join(str(error).split())) from error
+        where = explain(error)      # in the user's own code, if that raised it while it was built
+        raise UsageError(" ".join(f"{error} ({where})".split() if where else str(error).split())) from error
     print(report)
+    if any(check.raised for check in report.failures):
+        print("--debug shows the traceback of the first error that was raised.")
     return 0 if report.ok else 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import NamedTuple
 
 import pytest
@@ -207,6 +208,16 @@ class BrokenCopy(Sum):
         return type(self)(self.input_size, self.output_size)
 
 
+class Raises(Sum):
+    def forward(self, x, state=None, reset=None):
+        raise TypeError(f"cannot add None to a tensor of shape {list(x.shape)}")
+
+
+class TakesNoGenerator(Sum):
+    def initial_state(self, batch_size, device=None, dtype=None):
+        return super().initial_state(batch_size, device, dtype)
+
+
 BROKEN = {
     Multiplies: "a reset recovers from inf and nan in the state",
     Leaks: "a reset forgets the past",
@@ -254,7 +265,25 @@ def test_report_instead_of_exception():
     report = check_memory(Leaks(), raise_on_failure=False)
     assert not report
     assert "FAIL  a reset forgets the past" in str(report)
-    assert "ok    causality" in str(report)
+    assert f"{len(report.checks) - len(report.failures)} of {len(report.checks)} properties hold" in str(report)
+    assert "causality" not in str(report)
+    assert "ok    causality" in str(check_memory(Sum(), long_length=16))
+
+
+@pytest.mark.parametrize(("kind", "advice"), [
+    (Raises, r"at .*test_memories.py:\d+ in forward: raise TypeError\(f\"cannot add"),
+    (TakesNoGenerator, r"to do: write it as def initial_state\(self, batch_size, device=None, dtype=None, generator=None\)"),
+])
+def test_an_error_of_many_checks_is_told_once(kind, advice):
+    report = check_memory(kind(), raise_on_failure=False, long_length=16)
+    assert len(report.failures) > 15
+    with pytest.raises(AssertionError, match=advice) as caught:
+        check_memory(kind(), long_length=16)
+    assert isinstance(caught.value.__cause__, TypeError)      # with its traceback
+    for text in (str(report), str(caught.value)):
+        assert text.count("raised TypeError") == 1
+        assert re.search(advice, text)
+        assert all(check.name in " ".join(text.split()) for check in report.failures)
 
 
 def test_module_and_generators_are_left_alone():

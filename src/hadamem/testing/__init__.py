@@ -6,12 +6,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .conformance import Report, check_memory, check_spec
+    from .conformance import check_memory, check_spec
     from .golden import check_golden
+    from .report import Report
     from .traces import check_traces
 
 _HOME = {   # imported on first use
-    "check_memory": "conformance", "check_spec": "conformance", "Report": "conformance", "check_golden": "golden",
+    "check_memory": "conformance", "check_spec": "conformance", "Report": "report", "check_golden": "golden",
     "check_traces": "traces",
 }
 

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import io
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from .. import lookup, states
 from ..memory import list_memories, make_memory, own
+from .report import Check, Report, explain
 
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {   # dtype -> (rtol, atol); rtol is relative to the largest entry
     torch.float64: (1e-9, 1e-10),
@@ -29,39 +29,6 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {   # dtype -> (rtol, atol)
 
 class Broken(Exception):
     """A property does not hold; the message says how."""
-
-
-@dataclass(frozen=True)
-class Check:
-    name: str
-    passed: bool
-    message: str = ""
-
-    def __str__(self) -> str:
-        return f"{'ok  ' if self.passed else 'FAIL'}  {self.name}{': ' + self.message if self.message else ''}"
-
-
-@dataclass
-class Report:
-    """The outcome of every check on one memory. True if all passed."""
-
-    subject: str
-    checks: list[Check] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return all(c.passed for c in self.checks)
-
-    @property
-    def failures(self) -> list[Check]:
-        return [c for c in self.checks if not c.passed]
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def __str__(self) -> str:
-        head = f"{self.subject}: {len(self.checks) - len(self.failures)} of {len(self.checks)} properties hold"
-        return "\n".join([head, *(f"  {c}" for c in self.checks)])
 
 
 def check_memory(
@@ -95,20 +62,22 @@ def check_memory(
     table = {**TOLERANCES, **(tolerances or {})}
     suite = _Suite(module, input_size, batch_size, length, long_length, table, seed, expect_memory)
     report = Report(type(module).__name__)
+    cause: Exception | None = None
     with _left_alone(module):
-        for name, check in suite.checks().items():
+        for name, (check, fix) in suite.checks().items():
             torch.manual_seed(0x5EED + seed)   # not a seed the module may have been built with
             try:
                 check()
                 report.checks.append(Check(name, True))
             except Broken as broken:
-                report.checks.append(Check(name, False, str(broken)))
+                report.checks.append(Check(name, False, str(broken), f"to do: {fix}" if fix else ""))
             except Exception as error:
-                report.checks.append(Check(name, False, f"raised {type(error).__name__}: {error}"))
+                report.checks.append(Check(name, False, f"raised {type(error).__name__}: {error}", explain(error)))
+                if raise_on_failure and cause is None:
+                    cause = error       # its traceback says more than any report
     if raise_on_failure and not report.ok:
-        lines = "\n".join(f"  - {c.name}: {c.message}" for c in report.failures)
         count = f"{len(report.failures)} of {len(report.checks)}"
-        raise AssertionError(f"{report.subject} breaks {count} properties of a memory:\n{lines}")
+        raise AssertionError(f"{report.subject} breaks {count} properties of a memory:\n{report.complaint()}") from cause
     return report
 
 
@@ -123,31 +92,41 @@ class _Suite:
         self.device = torch.device("cpu") if parameter is None else parameter.device
         self.dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
 
-    def checks(self) -> dict[str, Callable[[], None]]:
+    def checks(self) -> dict[str, tuple[Callable[[], None], str]]:
+        """By name: the check, and what to do if it fails (nothing where its own words say it)."""
+        select = "where reset[:, t] is set take the fresh state instead of the old one, by torch.where and before x[:, t] is read"
+        alike = "make every new tensor on the device and in the dtype of x, every state by self.state_options(device, dtype)"
+        held = "register all that y depends on as parameters, buffers or submodules"
         return {
-            "interface": self.interface,
-            "initial state": self.initial_state,
-            "state=None is a fresh state": self.fresh_by_default,
-            "same call, same result": self.repeatable,
-            "arguments are not changed": self.arguments_unchanged,
-            "whole sequence == any split == step by step": self.splits,
-            "step == forward of one step": self.step,
-            "reset=None == no reset": self.no_reset,
-            "packed episodes == each alone": self.packed,
-            "a reset forgets the past": self.reset_forgets,
-            "a reset recovers from inf and nan in the state": self.reset_recovers,
-            "non-finite inputs stay in their row and end at a reset": self.poison,
-            "causality": self.causality,
-            "batch rows are independent": self.batch_rows,
-            "gradients of a split == of the whole": self.split_gradients,
-            "no gradient crosses a reset": self.reset_gradients,
-            f"gradients are finite over {self.long_T} steps": self.long_gradients,
-            "it remembers" if self.expect_memory else "it does not remember": self.remembers,
-            "state_dict round trip": self.state_dict,
-            "deepcopy": self.deepcopy,
-            "state to vector and back": self.vector,
-            "works in float64": self.float64,
-            **({"works on cuda": self.cuda} if torch.cuda.is_available() and self.device.type != "cuda" else {}),
+            "interface": (self.interface, ""),
+            "initial state": (self.initial_state, ""),
+            "state=None is a fresh state": (self.fresh_by_default, "with state=None start from self.initial_state(x.shape[0])"),
+            "same call, same result": (
+                self.repeatable, "compute y from x, state, reset and parameters only; return the state, do not keep it"),
+            "arguments are not changed": (self.arguments_unchanged, "compute new tensors in place of writing into those handed in"),
+            "whole sequence == any split == step by step": (
+                self.splits, "return the state after the last step, with all in it that later steps depend on"),
+            "step == forward of one step": (self.step, "leave step() to hadamem.Memory, or let it give what forward() gives of x[:, None]"),
+            "reset=None == no reset": (self.no_reset, "treat reset=None as a reset that is False everywhere"),
+            "packed episodes == each alone": (self.packed, select),
+            "a reset forgets the past": (self.reset_forgets, select),
+            "a reset recovers from inf and nan in the state": (
+                self.reset_recovers, "drop the old state by torch.where and not by a product: 0 * inf is nan"),
+            "non-finite inputs stay in their row and end at a reset": (
+                self.poison, "drop the old state by torch.where at a reset, and let no row of the batch enter another"),
+            "causality": (self.causality, "let y[:, t] depend on x and reset up to step t only"),
+            "batch rows are independent": (self.batch_rows, "compute every row by itself; no sum, mean or norm over the batch axis"),
+            "gradients of a split == of the whole": (self.split_gradients, "return the state without detaching it; the caller does that"),
+            "no gradient crosses a reset": (self.reset_gradients, "drop the old state by torch.where, and carry no part of it across"),
+            f"gradients are finite over {self.long_T} steps": (
+                self.long_gradients, "keep what a step multiplies the state by at or below 1 on average, or clip the state"),
+            **({"it remembers": (self.remembers, "let y depend on the state, and the state on every x")} if self.expect_memory else
+               {"it does not remember": (self.remembers, "let y[:, t] depend on x[:, t] only, or pass expect_memory=True")}),
+            "state_dict round trip": (self.state_dict, held),
+            "deepcopy": (self.deepcopy, held),
+            "state to vector and back": (self.vector, "let the state hold float32 or complex64 numbers (and counters), batch first"),
+            "works in float64": (self.float64, alike),
+            **({"works on cuda": (self.cuda, alike)} if torch.cuda.is_available() and self.device.type != "cuda" else {}),
         }
 
     # --- inputs and comparisons
@@ -219,6 +198,11 @@ class _Suite:
         named = isinstance(state, tuple) and hasattr(state, "_fields")
         if not named or not all(isinstance(s, Tensor) for s in state):
             raise Broken(f"initial_state() must return a NamedTuple of tensors, got {type(state).__name__}")
+        other = self.state(B=self.B + 1, used=False)
+        for name, a, b in zip(state._fields, state, other, strict=True):
+            if a.ndim < 1 or a.shape[0] != self.B or b.shape[0] != self.B + 1 or a.shape[1:] != b.shape[1:]:
+                raise Broken(f"state.{name} must have the batch as its first axis and nowhere else, got shapes "
+                             f"{list(a.shape)} and {list(b.shape)} for batches of {self.B} and {self.B + 1}")
         y, after = self.run(self.x(), state, self.resets())
         if tuple(y.shape) != (self.B, self.T, output_size):
             raise Broken(f"y must have shape [B, T, output_size] = [{self.B}, {self.T}, {output_size}], "
@@ -229,11 +213,6 @@ class _Suite:
         _same_kind(after, state, "the state that forward() returns")
         _, after = self.module.step(self.x()[:, 0], state)   # type: ignore[operator]
         _same_kind(after, state, "the state that step() returns")
-        other = self.state(B=self.B + 1, used=False)
-        for name, a, b in zip(state._fields, state, other, strict=True):
-            if a.ndim < 1 or a.shape[0] != self.B or b.shape[0] != self.B + 1 or a.shape[1:] != b.shape[1:]:
-                raise Broken(f"state.{name} must have the batch as its first axis and nowhere else, got shapes "
-                             f"{list(a.shape)} and {list(b.shape)} for batches of {self.B} and {self.B + 1}")
 
     def initial_state(self) -> None:
         initial = self.module.initial_state
