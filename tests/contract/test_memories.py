@@ -254,6 +254,13 @@ def test_suite_notices(kind):
     assert f"- {BROKEN[kind]}: " in str(caught.value)
 
 
+def test_every_check_of_resets_notices_by_itself_that_they_are_ignored():
+    report = check_memory(IgnoresResets(), raise_on_failure=False, long_length=16)
+    assert {check.name for check in report.failures} == {
+        "packed episodes == each alone", "a reset forgets the past", "a reset recovers from inf and nan in the state",
+        "non-finite inputs stay in their row and end at a reset", "no gradient crosses a reset"}
+
+
 def test_control_must_not_remember():
     with pytest.raises(AssertionError, match=r"it does not remember: y after the first step, .* expected .* got"):
         check_memory(Sum(), expect_memory=False)
