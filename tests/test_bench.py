@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hadamem as hm
-from hadamem.bench import memory, plots, timing, zoo
+from hadamem.bench import memory, plots, tables, timing, zoo
 from hadamem.bench.memory import Bench, Case, Contender, Result, Settings
 from hadamem.bench.timing import Timing
 
@@ -111,8 +111,8 @@ def test_skips_what_does_not_fit():
 
 
 def test_disturbance_is_said():
-    assert memory._disturbed([result("gru", 1.0, others=0.02)]) == []
-    assert "50%" in memory._disturbed([result("gru", 1.0, others=0.5)])[0]
+    assert tables.disturbed([result("gru", 1.0, others=0.02)]) == []
+    assert "50%" in tables.disturbed([result("gru", 1.0, others=0.5)])[0]
 
 
 def test_no_matplotlib_is_no_error(tmp_path, monkeypatch, capsys):
@@ -134,10 +134,10 @@ def test_on_a_gpu(tmp_path):
 
 
 def test_all_memories_in_two_tables(tmp_path, capsys):
-    tables = zoo.run(zoo.Settings(device="cpu", batch=2, time=5, acting=3, input_size=6, output_size=4, state=64, peer_size=8, repeats=1,
+    found = zoo.run(zoo.Settings(device="cpu", batch=2, time=5, acting=3, input_size=6, output_size=4, state=64, peer_size=8, repeats=1,
                                   limit_seconds=1e-3, out=str(tmp_path)))
     out = capsys.readouterr().out
-    paper, equal = tables.values()
+    paper, equal = found.values()
     assert {row.memory for row in paper} == {*hm.list_memories(), zoo.PEER} - {"shm-paper", "shm-release"}
     assert {row.memory for row in equal} == {row.memory for row in paper} - {"none"}
     for row in (*paper, *equal):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from .. import kernels
 from ..devices import find_device
 from ..kernels import _backends
 from ..memory import SHM
-from . import timing
+from . import tables, timing
 from .timing import DISTURBED, Call, Timing
 
 PARTS = ("op", "module", "step")
@@ -275,7 +274,7 @@ class Bench:
                     try:
                         built[contender.model] = contender.build()
                     except Exception as error:
-                        reason = _why(error)
+                        reason = tables.why(error)
                 if reason is not None:
                     skipped[contender.model] = reason
             calls = {model: made[direction] for model, made in built.items() if model not in skipped}
@@ -285,7 +284,7 @@ class Bench:
             for contender in entries:
                 model, seconds, peak = contender.model, timings.get(contender.model), None
                 if isinstance(seconds, Exception):
-                    skipped[model], seconds = _why(seconds), None
+                    skipped[model], seconds = tables.why(seconds), None
                 elif seconds is not None and not (case.part == "step" and self.device.type == "cuda"):
                     peak = timing.peak_memory(calls[model], self.device)   # (a graph sets its memory aside at capture)
                 group.append(Result(case.part, case.B, case.T, case.H, model, direction, seconds, peak, share,
@@ -337,27 +336,28 @@ def run(settings: Settings) -> list[Result]:
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
     facts = timing.machine(bench.device)
-    print(_headline(facts, settings))
+    print(tables.grid_headline(facts, settings))
     section = None
     for case in bench.cases():
         if case.part != section:
             section = case.part
-            print(f"\n{_TITLES[section].format(D=settings.input_size)}\n{_header(bench.device)}")
-        _progress(f"timing {case.part} B={case.B} T={case.T} H={case.H} ...")
+            print(f"\n{tables.section(section, bench.device, settings)}")
+        tables.progress(f"timing {case.part} B={case.B} T={case.T} H={case.H} ...")
         group = bench.run_case(case)
-        _progress("")
-        print("\n".join([*(_row(r, group, bench.device) for r in group), *_disturbed(group), ""]), flush=True)
+        tables.progress("")
+        rows = [tables.grid_row(r, speedup(r, group, LOOP), speedup(r, group, GRU), bench.device) for r in group]
+        print("\n".join([*rows, *tables.disturbed(group), ""]), flush=True)
         save(out / "results.json", settings, facts, bench.results)   # an interrupted run keeps what it has
     worst = max((r.others for r in bench.results if r.others is not None), default=None)
     facts["largest share of other programs"] = worst
     facts["load at the end"] = timing.machine(bench.device)["load"]
     save(out / "results.json", settings, facts, bench.results)
-    print(_legend(bench.device, settings))
+    print(tables.grid_legend(bench.device, settings, LOOP))
     print(f"wrote {out / 'results.json'}")
     if settings.plots:
         from . import plots
 
-        for path in plots.draw(bench.results, out, _subtitle(facts, settings)):
+        for path in plots.draw(bench.results, out, tables.plot_subtitle(facts, settings)):
             print(f"wrote {path}")
     return bench.results
 
@@ -366,105 +366,3 @@ def save(path: Path, settings: Settings, facts: dict[str, Any], results: list[Re
     """Write all of it as JSON, whole or not at all."""
     content = {"format": 1, "settings": asdict(settings), "machine": facts, "results": [asdict(r) for r in results]}
     timing.write_json(path, content)
-
-
-# --- text ----------------------------------------------------------------------------------------------------------
-
-_TITLES = {
-    "op": "op: hm.kernels.shm, the recurrence from vectors [B, T, H]",
-    "module": "module: hm.SHM(D={D}, D, H), projections and readout included",
-    "step": "step: one acting step of hm.SHM(D={D}, D, H), no gradient",
-}
-
-
-def _headline(facts: dict[str, Any], settings: Settings) -> str:
-    lines = [f"hadamem {facts['hadamem']} bench memory, commit {facts['commit'] or 'unknown'}, {facts['date']}"]
-    lines.append(f"{_device_name(facts)}; torch {facts['torch']}, numba {facts['numba']}, triton {facts['triton']}")
-    lines.append(f"{settings.dtype}, {facts['threads']} CPU threads on {facts['cores']} cores, load {facts['load']}")
-    if "gpu" in facts:
-        lines[-1] += f", TF32 in matmul {_on(facts['tf32 in matmul'])}, in cuDNN {_on(facts['tf32 in cudnn'])}"
-    return "\n".join(lines)
-
-
-def _on(flag: bool) -> str:
-    return "on" if flag else "off"
-
-
-def _device_name(facts: dict[str, Any]) -> str:
-    return facts.get("gpu") or facts["cpu"]
-
-
-def _subtitle(facts: dict[str, Any], settings: Settings) -> str:
-    where = _device_name(facts) if "gpu" in facts else f"{facts['cpu']}, {facts['threads']} threads"
-    worst = facts.get("largest share of other programs") or 0.0
-    note = "; DISTURBED by other programs" if worst > DISTURBED else ""
-    return f"{where}, {settings.dtype}, torch {facts['torch']}{note}"
-
-
-def _header(device: torch.device) -> str:
-    wall = f" {'wall ms':>9}" if device.type == "cuda" else ""
-    return (f"{'B':>4} {'T':>6} {'H':>4}  {'model':<15} {'pass':<8} {'ms':>9}  {'quartiles':<19}{wall}"
-            f" {'peak MiB':>9} {'vs loop':>9} {'vs GRU':>8}")
-
-
-def _disturbed(group: list[Result]) -> list[str]:
-    share = max((r.others for r in group if r.others is not None), default=0.0)
-    if share <= DISTURBED:
-        return []
-    return [f"   ! other programs took {share:.0%} of the CPU meanwhile: do not quote these numbers"]
-
-
-def _row(result: Result, group: list[Result], device: torch.device) -> str:
-    start = f"{result.B:>4} {result.T:>6} {result.H:>4}  {result.model:<15} {_PASS[result.direction]:<8}"
-    if result.seconds is None:
-        return f"{start}   skipped: {result.skipped}"
-    s = result.seconds
-    spread = f"{_ms(s.low)} .. {_ms(s.high)}" if s.runs > 1 else "one run"
-    wall = f" {_ms(s.wall) if s.wall is not None else '-':>9}" if device.type == "cuda" else ""
-    peak = "-" if result.peak_bytes is None else f"{result.peak_bytes / 2**20:.1f}"
-    loop, gru = (_times(speedup(result, group, model)) for model in (LOOP, GRU))
-    return f"{start} {_ms(s.median):>9}  {spread:<19}{wall} {peak:>9} {loop:>9} {gru:>8}"
-
-
-_PASS = {"forward": "fwd", "both": "fwd+bwd"}
-
-
-def _ms(seconds: float) -> str:
-    ms = 1e3 * seconds
-    return f"{ms:.0f}" if ms >= 1000 else f"{ms:.4g}" if ms >= 0.1 else f"{ms:.3g}"
-
-
-def _times(ratio: float | None) -> str:
-    if ratio is None:
-        return "-"
-    return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 10 else f"{ratio:.2f}x"
-
-
-def _legend(device: torch.device, settings: Settings) -> str:
-    lines = [
-        "ms: median per call after warm-up, quartiles beside it, contenders timed in turns.",
-        "fwd: no gradient; fwd+bwd: gradients of the inputs and all parameters.",
-        f"vs loop, vs GRU: how many times faster than {LOOP} (the plain loop) and than",
-        f"nn.GRU({settings.input_size}, {settings.peer_size}) in the same case; below 1 is slower.",
-    ]
-    if device.type == "cuda":
-        lines += [
-            "ms is time on the GPU between events, L2 overwritten before each call; wall ms is the clock per call of",
-            "calls back to back. step runs as a CUDA graph.",
-            "peak MiB: torch.cuda.max_memory_allocated during one call, beyond inputs and parameters.",
-        ]
-    else:
-        lines += [
-            "peak MiB: growth of the process's resident memory during one call, beyond inputs and parameters;",
-            "good to a few MiB; '-': unknown.",
-        ]
-    return "\n".join(lines)
-
-
-def _progress(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
-def _why(error: Exception) -> str:
-    return f"{type(error).__name__}: {timing.one_line(error)}"

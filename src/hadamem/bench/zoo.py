@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..devices import find_device
 from ..memory import Memory, find_memory, list_memories, make_memory
-from . import timing
+from . import tables, timing
 from .timing import Timing
 
 PEER = "nn.GRU"
@@ -122,7 +122,7 @@ class Contest:
             if isinstance(seconds, Timing):
                 self.rows[name].times[kind] = seconds
             else:
-                self._say(name, f"{kind}: {type(seconds).__name__}: {timing.one_line(seconds)}")
+                self._say(name, f"{kind}: {tables.why(seconds)}")
 
     def _say(self, name: str, note: str) -> None:
         row = self.rows[name]
@@ -246,88 +246,30 @@ def run(settings: Settings) -> dict[str, list[Row]]:
     out = Path(settings.out)
     out.mkdir(parents=True, exist_ok=True)
     facts = timing.machine(device)
-    print(f"hadamem {facts['hadamem']} bench memory --all, commit {facts['commit'] or 'unknown'}, {facts['date']}\n"
-          f"{facts.get('gpu') or facts['cpu']}; torch {facts['torch']}; {facts['threads']} CPU threads, load {facts['load']}")
+    print(tables.zoo_headline(facts))
     others = timing.Others()
-    tables: dict[str, list[Row]] = {}
+    found: dict[str, list[Row]] = {}
     text: list[str] = []
     contests = {"sizes of the paper": paper_sizes(names), f"state of about {settings.state} numbers": equal_sizes(names, settings)}
     for title, sizes in contests.items():
         contest = Contest(settings, sizes)
-        tables[title] = contest.run()
+        found[title] = contest.run()
         head = f"{title}: B={settings.batch}, T={contest.T}, {settings.input_size} -> {settings.output_size}, acting B={settings.acting}"
-        cells = _cells(tables[title], device, settings)
-        print("\n" + head + "\n" + _aligned(cells), flush=True)
-        for row in tables[title]:
+        cells = tables.zoo_cells(found[title], contest.rows[PEER], device, settings)
+        print("\n" + head + "\n" + tables.aligned(cells), flush=True)
+        for row in found[title]:
             if row.note:
                 print(f"  {row.memory}: {row.note}")
-        text += [f"**{head[0].upper()}{head[1:]}**", "", *_markdown(cells), ""]
+        text += [f"**{head[0].upper()}{head[1:]}**", "", *tables.markdown(cells), ""]
         share = others.share()
         if share is not None and share > timing.DISTURBED and device.type == "cpu":
-            print(f"  ! other programs took {share:.0%} of the CPU meanwhile: do not quote these numbers")
+            print(f"  {tables.disturbance(share)}")
         facts["share of other programs"] = share
         content = {"format": 1, "settings": asdict(settings), "machine": facts,
-                   "tables": {name: [asdict(row) for row in rows] for name, rows in tables.items()}}
+                   "tables": {name: [asdict(row) for row in rows] for name, rows in found.items()}}
         timing.write_json(out / "results.json", content)
         (out / "tables.md").write_text("\n".join(text))
         del contest
         gc.collect()
-    print(f"\n{_LEGEND[device.type == 'cuda']}\nwrote {out / 'results.json'} and {out / 'tables.md'}")
-    return tables
-
-
-# --- text ----------------------------------------------------------------------------------------------------------
-
-_LEGEND = {
-    False: """ms: median per call, all timed in turns. whole: every sequence one episode; resets: episodes end inside.
-act: one step without gradients. vs GRU: how many times faster than torch.nn.GRU in `whole`.
-peak: growth of resident memory, good to a few MiB.""",
-    True: """ms: median on the GPU per call, all timed in turns; graph: as a CUDA graph. whole: every sequence one episode; resets: episodes
-end inside. act: one step without gradients, as a CUDA graph. vs GRU: how many times faster than torch.nn.GRU, graph against
-graph (launched against launched where there is no graph).""",
-}
-
-
-def _cells(rows: list[Row], device: torch.device, settings: Settings) -> list[list[str]]:
-    kinds = ["whole", "whole (graph)", "resets (graph)", "act"] if device.type == "cuda" else ["whole", "resets", "act"]
-    peer = next(row for row in rows if row.memory == PEER)
-    head = ["memory", "size", "state", "parameters", *(f"{kind} ms" for kind in kinds), "vs GRU", "peak MiB"]
-    lines = [head]
-    for row in sorted(rows, key=_train_seconds):
-        times = [_ms(row.times.get(kind)) for kind in kinds]
-        size = ", ".join(str(v) if k == "memory_size" else f"{k} {v}" for k, v in row.options.items()) or "-"
-        name = f"{PEER}({settings.input_size}, {settings.peer_size})" if row is peer else row.memory
-        peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 2**20:,.0f}"
-        lines.append([name, size, f"{row.state:,}", f"{row.parameters:,}", *times, _ratio(row, peer), peak])
-    return lines
-
-
-def _train_seconds(row: Row) -> float:
-    seconds = row.times.get("whole (graph)") or row.times.get("whole")
-    return seconds.median if seconds else float("inf")
-
-
-def _ratio(row: Row, peer: Row) -> str:
-    for kind in ("whole (graph)", "whole"):
-        if kind in row.times and kind in peer.times:
-            ratio = peer.times[kind].median / row.times[kind].median
-            return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.1f}x" if ratio >= 1 else f"{ratio:.2g}x"
-    return "-"
-
-
-def _ms(seconds: Timing | None) -> str:
-    if seconds is None:
-        return "-"
-    ms = 1e3 * seconds.median
-    return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
-
-
-def _aligned(cells: list[list[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(f"{cell:<{w}}" if i < 2 else f"{cell:>{w}}" for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-                     for row in cells)
-
-
-def _markdown(cells: list[list[str]]) -> list[str]:
-    head, *rows = cells
-    return ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2), *("| " + " | ".join(row) + " |" for row in rows)]
+    print(f"\n{tables.ZOO_LEGEND[device.type == 'cuda']}\nwrote {out / 'results.json'} and {out / 'tables.md'}")
+    return found
