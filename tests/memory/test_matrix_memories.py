@@ -79,6 +79,13 @@ def test_hebbian_memory_is_the_sum_of_outer_products():
     torch.testing.assert_close(normed(x)[0], F.layer_norm(y, (3,)))
 
 
+def test_hebbian_memory_starts_by_adding_up_what_was_written():
+    """What is written starts with a positive weight in what is read: from signs of chance, training does not find its way."""
+    memory, x = make("hebbian", 13, memory_size=32), torch.eye(13)
+    assert (memory.key(x) @ memory.query(x).mT).gt(0).float().mean() > 0.95
+    assert memory.query.weight is not memory.key.weight
+
+
 def test_linear_attention_is_attention_without_a_softmax():
     memory = make("linear_attention", 4, memory_size=3).double()
     x = torch.randn(2, 90, 4).double()
@@ -201,7 +208,8 @@ def test_acting_gives_new_memory_and_the_same_numbers(variant, reset):
         first, one = memory.step(x[:, 0], state, reset)
         kept = hm.states.apply(torch.clone, one)
         memory.step(x[:, 1], one, reset)
-    torch.testing.assert_close(first, want)
+    size = max(10.0, float(want.detach().abs().max()))  # hundreds where nothing divides what is read, and rounded accordingly
+    torch.testing.assert_close(first, want, rtol=1.3e-6, atol=1e-6 * size)
     for a, b, c, d, e, f in zip(one, after, state, saved, one, kept, strict=True):
         torch.testing.assert_close(a, b)
         assert torch.equal(c, d)

@@ -26,6 +26,9 @@ class Hebbian(MatrixMemory):
     The rule says what is written, not how it is read: the query is learned, as in the other matrix memories. Nothing is forgotten and
     nothing divides M, so its entries grow in proportion to the length of an episode. `read_norm` (LayerNorm without affine part on what
     is read) keeps the size of y apart from that; without it y grows as well, and a policy gradient fails with it on long episodes.
+
+    What is read is the sum of all k_s, each times k_s · q. The query starts as a copy of the key, so that most of these products start
+    positive; both are learned apart from then on.
     """
 
     state_type = HebbianState
@@ -37,6 +40,8 @@ class Hebbian(MatrixMemory):
         self.key = nn.Linear(self.input_size, self.memory_size)
         self.query = nn.Linear(self.input_size, self.memory_size)
         self.out = None if output_size is None else nn.Linear(self.memory_size, self.output_size)
+        # From signs of chance in k · q, training settles with some items of the other sign, among which the query cannot choose.
+        self.query.load_state_dict(self.key.state_dict())
 
     def state_shapes(self):
         return ((self.memory_size, self.memory_size),)
