@@ -72,7 +72,7 @@ def stages(B, T, H, resets, quick, clip):
         backend.plan_backward = keep
     flags = None if reset is None else reset.view(torch.uint8)
     form = backend._form("tanh", torch.float32)
-    limit = None if clip is None else backend.Limit(clip, v, k, saved)
+    limit = backend.find_limit(clip, v, k, saved)
     ms = graph_ms(lambda: backend._enter(chosen, theta, vc, dh, q, flags, dM, form, True, limit))
     print(f"  of that, summaries and their chain {ms:.3f} ms", flush=True)
 

@@ -111,6 +111,24 @@ def test_limits_reached_in_the_middle_only(backend, dtype):
     compare(got, want, backend, dtype)
 
 
+@pytest.mark.parametrize("backend", kernels.backends("shm")[1:])
+def test_a_limit_that_is_not_met_stops_no_gradient(backend):
+    """Not even nan, where C is so small that products of it vanish."""
+    B, T, V, K = 1, 70, 3, 4
+    device = device_of(backend)
+    args = inputs({"theta": (B, T, V), "vc": (B, T, K), "v": (B, T, V), "k": (B, T, K), "q": (B, T, K)}, torch.float32, device)
+    with torch.no_grad():
+        args["theta"].fill_(-3.0)
+        args["vc"].fill_(3.0)
+    end = torch.zeros(B, V, K, device=device)
+    end[0, 0, 0] = torch.nan
+    cotangents = [torch.zeros(B, T, V, device=device), end]
+    for clip in (None, 1e8):
+        got = run_shm(backend, args, cotangents, None, clip, "sigmoid")
+        assert got["dv"][0, :, 0].isnan().all()
+        assert not got["dv"][0, :, 1:].isnan().any()
+
+
 def run_hadamard(backend, args, cotangents, reset, with_q) -> dict:
     result = kernels.hadamard(args["C"], args["U"], args.get("q"), args.get("M0"), reset, backend)
     results = dict(zip(("h", "M_T"), result, strict=True)) if with_q else {"M": result}

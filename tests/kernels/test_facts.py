@@ -82,6 +82,18 @@ def test_clip_after_the_write_and_its_gradient_mask(backend):
     assert v.grad.flatten().tolist() == [1, 1, 0, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("backend", PLAIN)
+def test_gradients_pass_an_entry_that_rests_at_the_clip(backend, dtype):
+    """0.7 is no number of float32 or float64: all comparisons must be with the same one."""
+    v, one = torch.full((1, 4, 1), 7.0, dtype=dtype), torch.ones(1, 4, 1, dtype=dtype)
+    k = torch.tensor([1.0, 0, 0, 0], dtype=dtype).reshape(1, 4, 1).requires_grad_()
+    h, M = kernels.shm(None, None, v, k, one, clip=0.7, calibration="none", backend=backend)
+    assert M.item() == torch.tensor(0.7, dtype=dtype).item()
+    h.sum().backward()
+    assert k.grad.flatten().tolist() == [0, 21, 14, 7]
+
+
 @pytest.mark.parametrize("backend", PLAIN)
 def test_clip_forgets_how_far_it_was_passed(backend):
     """6 is cut to 2 before -1 is added: 1, not 2."""

@@ -16,7 +16,7 @@ from .base import Memory, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
 
 CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
-NARROW = 192   # cuBLAS needs three to eight times as long for a product of 64 rows and 120 to 180 columns as for one of 192 (H200)
+WIDE = 192     # columns: with 64 rows cuBLAS takes 26 us for a product of 136 to 176 of them, 9 for 128, and 3 from 184 on (H200)
 
 
 class SHMState(NamedTuple):
@@ -44,7 +44,7 @@ class SHM(Memory):
     calibration: "theta", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
     theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
     clip: limits the entries of M to ±clip after each write; None: nothing does. "auto": 1e8 for the calibrations that can double an entry
-        at every step, "theta" and "neural_theta"; None for the others. backend: of `hm.kernels.shm`.
+        at every step, "theta" and "neural_theta"; None for the others and your own. backend: of `hm.kernels.shm`.
 
     Differs from the paper; each has its flag:
     - `row_mode="first"`, `theta_init=0`: rows drawn anew at each step act as noise that a policy gradient does not average out, and a
@@ -108,8 +108,8 @@ class SHM(Memory):
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
         self.out = nn.Linear(V, self.output_size)
         width = 2 * K + V + (K if isinstance(self.calibration, Theta) else 0) + (V if shortcut else 0) + 1
-        self._rounding = -width % 8     # rows that round the joint projection up to 8s, and those that keep it from being a narrow one
-        self.register_buffer("_padding", torch.zeros(max(self._rounding, NARROW - width), D), persistent=False)
+        self._rounding = -width % 8     # rows of zeros that round the joint projection up to 8s; acting on a GPU it takes all of them
+        self.register_buffer("_padding", torch.zeros(max(self._rounding, WIDE - width), D), persistent=False)
 
     @classmethod
     def paper(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
@@ -196,7 +196,7 @@ class SHM(Memory):
             layers.append(shortcut)
         layers.append(self.eta)
         if all(type(layer) is nn.Linear and not _acting.altered(layer) for layer in layers):
-            rows = self._padding if x.is_cuda else self._padding[: self._rounding]
+            rows = self._padding if x.is_cuda and not torch.is_grad_enabled() else self._padding[: self._rounding]
             P = F.linear(x, torch.cat([*(layer.weight for layer in layers), rows]))
             bias = None if shortcut is None else shortcut.bias
         else:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-_broken: list[torch.cuda.CUDAGraph] = []    # torch's allocator of pinned memory goes on asking them which streams they capture
+_broken: list[torch.cuda.CUDAGraph] = []    # for ever: torch's allocator of pinned memory goes on asking them which streams they capture
 
 
 def capture(call: Callable[[], None], device: torch.device, warm_up: int = 2) -> Callable[[], None]:
@@ -19,6 +20,11 @@ def capture(call: Callable[[], None], device: torch.device, warm_up: int = 2) ->
     """
     if device.type != "cuda":
         return call
+    with torch.cuda.device(device):
+        return _capture(call, device, warm_up)
+
+
+def _capture(call: Callable[[], None], device: torch.device, warm_up: int) -> Callable[[], None]:
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):
@@ -31,9 +37,15 @@ def capture(call: Callable[[], None], device: torch.device, warm_up: int = 2) ->
             call()
     except Exception as error:   # whatever a user's env or memory does that a graph does not allow
         warnings.warn(f"hadamem: no CUDA graph, every operation is launched by itself (slower). Cause: {error}"[:500],
-                      RuntimeWarning, stacklevel=2)
+                      RuntimeWarning, stacklevel=3)
         return call
     return graph.replay
+
+
+@functools.cache
+def _stream(device: int) -> torch.cuda.Stream:
+    """The stream that captures on a device; torch has one in all, on the device where it captured first."""
+    return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager
@@ -42,7 +54,7 @@ def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.current_stream()
     cause: Exception | None = None
     try:
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.graph(graph, pool=pool, stream=_stream(torch.cuda.current_device())):
             try:
                 yield
             except Exception as error:
@@ -51,7 +63,11 @@ def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         return
     except Exception as error:
         cause = cause or error
-    _tidy(graph, pool, stream)
+    try:
+        _tidy(graph, pool, stream)
+    except Exception as error:
+        warnings.warn(f"hadamem: no more CUDA graphs in this process, for one that failed could not be cleared away: {error}",
+                      RuntimeWarning, stacklevel=3)
     try:
         raise cause
     finally:
@@ -70,5 +86,5 @@ def _tidy(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> 
     # The default generator still believes it is captured: each draw, and each replay of an older graph that draws, would raise.
     # The end of any good capture puts that right, and no capture touches the generator's seed and offset.
     some = torch.zeros(1, device=stream.device)
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=_stream(torch.cuda.current_device())):
         some.zero_()

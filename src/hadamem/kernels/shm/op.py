@@ -21,7 +21,7 @@ def make_op(backend: str, forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
 
     forward(theta, vc, v, k, q, M0, reset, clip, calibration, save) -> h [B, T, V], M_T [B, V, K], checkpoints [B, N, V, K]
         checkpoints[:, n] is the memory before step n * interval(T), before that step's reset; an empty tensor without `save`. With `notes`
-        and a clip there is one more at the end, for what the backward should know besides.
+        and a clip there is one more at the end, for what the backward should know besides (perhaps not all of it written to).
         All tensors in float32 or float64 (one dtype); theta and vc are None for calibration "none"; M0, reset, clip may be None.
     backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, dM_T) -> dtheta, dvc, dv, dk, dq, dM0
         with an empty tensor where the input was None.

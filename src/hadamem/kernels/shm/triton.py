@@ -2,9 +2,9 @@
 
 Saves everything the plain loop moves through memory, and runs parallel over time where the batch alone does not fill the GPU: each
 segment of a sequence is summed up as x -> P x + Q, the summaries are chained, then all segments run at once. A clip is not linear, so
-with one the forward runs from end to end; the backward is linear all the same. Rows in which a write met the limit have kernels of their
-own there, so that it costs the others nothing. Loses on tiny problems, where a launch costs more than the work. Gradients are sums in a
-fixed order: no atomics.
+with one the forward runs from end to end; the backward is linear all the same. It has a second form of its kernels for calls in which a
+write passed the limit, and the first for all others, so that there a limit costs two launches that find nothing to do. Loses on tiny
+problems, where a launch costs more than the work. Gradients are sums in a fixed order: no atomics.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 from .._backends import interpreting
 from . import triton_gradients as gradients
 from . import triton_kernels as kernels
-from . import triton_limited as limited
+from . import triton_limited
 from .forms import FORMS
 from .op import make_op
 
@@ -60,11 +60,14 @@ class Limit(NamedTuple):
     v: Tensor
     k: Tensor
     checkpoints: Tensor
+    largest: Tensor     # a single number: the largest |entry| ever written, before its limit
 
-    @property
-    def largest(self) -> Tensor:
-        """[B, V]: how large entries of a row would have been, from behind the last checkpoint."""
-        return self.checkpoints[:, -1].flatten(1)[:, : self.v.shape[-1]]
+
+def find_limit(clip: float | None, v: Tensor, k: Tensor, checkpoints: Tensor) -> Limit | None:
+    """`largest` is made of the forward's notes, one for each row of M, which lie behind the last checkpoint."""
+    if clip is None:
+        return None
+    return Limit(clip, v, k, checkpoints, checkpoints[:, -1].flatten(1)[:, : v.shape[-1]].amax())
 
 
 def plan_forward(B: int, T: int, V: int, K: int, clip: float | None) -> Plan:
@@ -144,23 +147,23 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     plan = plan_backward(B, T, V, K, aligned)
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
     form = _form(calibration, v.dtype)
-    limit = None if clip is None else Limit(clip, v, k, checkpoints)
-    largest = checkpoints if limit is None else limit.largest
     with _on(v):
+        limit = find_limit(clip, v, k, checkpoints)
+        largest = checkpoints if limit is None else limit.largest      # without a limit it is not looked at
         if plan.segments > 1:
             A = _enter(plan, theta, vc, dh, q, flags, dM, form, reverse=True, limit=limit)
         else:
             A = dM.clone()
         by_row = _parts(v, 2 if calibrated else 1, plan.strips, (B, T, V))     # dv, dtheta; after _enter, to use what it freed
         by_col = _parts(v, 3 if calibrated else 2, plan.groups, (B, T, K))     # dk, dq, dvc
-        for limited in (False,) if limit is None else (False, True):
+        for knows_limit in (False,) if limit is None else (False, True):
             gradients.gradients_kernel[(B * plan.segments, plan.groups, plan.strips)](
                 theta, vc, v, k, q, dh if flags is None else flags, checkpoints, dh, A,
                 by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1], largest,
-                theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0), largest.stride(0),
+                theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0),
                 B, T, plan.length, plan.segments, plan.bands,
                 V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
-                HAS_RESET=flags is not None, CLIP=clip, LIMITED=limited, ROWS=_power_of_two(V), GAIN=FORMS[calibration][1],
+                HAS_RESET=flags is not None, CLIP=clip, LIMITED=knows_limit, GAIN=FORMS[calibration][1],
                 S=INTERVAL, WHOLE=_whole(plan, V, K), PACK=_pack(plan, V, aligned, form), **plan.tile, **form,
             )
         dv, *dtheta = _total(by_row)
@@ -198,26 +201,26 @@ def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: T
     P, Q = x.new_empty(B, plan.segments, V, K), x.new_empty(B, plan.segments, V, K)
     cut = torch.empty(B, plan.segments, dtype=torch.uint8, device=x.device)
     reset, grid, largest = cut if flags is None else flags, (B * plan.segments, plan.groups), P if limit is None else limit.largest
-    options = {"HAS_RESET": flags is not None, "ROWS": _power_of_two(V), "WHOLE": _whole(plan, V, K), **plan.tile, **form}
+    options = {"HAS_RESET": flags is not None, "WHOLE": _whole(plan, V, K), **plan.tile, **form}
     kernels.summary_kernel[grid](
         theta, vc, x, y, reset, P, Q, cut, largest,
-        theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), largest.stride(0), T, plan.length, plan.segments,
+        theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), T, plan.length, plan.segments,
         V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
         REVERSE=reverse, CLIP=None if limit is None else limit.clip, PACK=_pack(plan, V, _aligned(theta, x), form), **options,
     )
     if limit is not None:
         v, k = limit.v, limit.k
         options.pop("N")
-        limited.limited_summary_kernel[grid](
+        triton_limited.limited_summary_kernel[grid](
             theta, vc, v, k, y, reset, limit.checkpoints, x, P, Q, cut, largest,
-            theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), y.stride(0), largest.stride(0), T, plan.length, plan.segments,
+            theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), y.stride(0), T, plan.length, plan.segments,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=y.stride(1),
             CLIP=limit.clip, S=INTERVAL, PACK=_pack(plan, V, _aligned(theta, v, x), form), **options,
         )
     block = 128
     kernels.combine_kernel[(B, -(-V * K // block))](
-        P, Q, cut, P if entry is None else entry, plan.segments, V * K,
-        REVERSE=reverse, HAS_ENTRY=entry is not None, LIMITED=limit is not None, BLOCK=block, num_warps=1,
+        P, Q, cut, P if entry is None else entry, largest, plan.segments, V * K,
+        REVERSE=reverse, HAS_ENTRY=entry is not None, CLIP=None if limit is None else limit.clip, BLOCK=block, num_warps=1,
     )
     return P
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_kernels import _advance, _load, _load_rows, _load_step, _not_mine, _over_columns, _prefetch, _store_rows, _tile_columns
+from .triton_kernels import (
+    _advance,
+    _load,
+    _load_rows,
+    _load_step,
+    _not_mine,
+    _over_columns,
+    _prefetch,
+    _store_rows,
+    _tile_columns,
+    _within,
+)
 
 
 @triton.jit
@@ -184,7 +195,7 @@ def _gradient_block(
                     written += before * C
                 else:
                     written += before
-                A = tl.where(tl.abs(written) <= CLIP, A, 0.0)
+                A = tl.where(_within(written, CLIP), A, 0.0)
             dk += _over_rows(A * v, FOLD)                                        # dk_t = Aᵀ v_t
             dv = _lane_sums(A * k, TREE, R, W)
             if CALIBRATED:
@@ -215,9 +226,9 @@ def _gradient_block(
 @triton.jit
 def gradients_kernel(
     TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, LARGEST,
-    th_b, vc_b, v_b, k_b, q_b, largest_b, B, T, length, segments, bands,
+    th_b, vc_b, v_b, k_b, q_b, B, T, length, segments, bands,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
-    HAS_RESET: tl.constexpr, CLIP: tl.constexpr, LIMITED: tl.constexpr, ROWS: tl.constexpr, CALIBRATED: tl.constexpr,
+    HAS_RESET: tl.constexpr, CLIP: tl.constexpr, LIMITED: tl.constexpr, CALIBRATED: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
@@ -228,14 +239,14 @@ def gradients_kernel(
     DK, DQ hold one partial sum per group, DTH, DV one per strip. With CLIP it is one of a pair, which one says LIMITED.
     """
     LIMIT: tl.constexpr = CLIP if LIMITED else None
+    if CLIP is not None:
+        if _not_mine(LARGEST, CLIP, LIMITED):
+            return
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
     group = tl.program_id(1)
     strip = tl.program_id(2)
-    if CLIP is not None:
-        if _not_mine(LARGEST + b * largest_b, group * bands * R, bands * R, CLIP, LIMITED, V, ROWS):
-            return
     cols = _tile_columns(strip, G, R, W)
     col_ok = cols < K
     first = segment * length

@@ -30,12 +30,19 @@ def _calibrate(theta, vc, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.const
 
 
 @triton.jit
+def _within(x, CLIP: tl.constexpr):
+    """|x| <= CLIP, not for nan. A bare CLIP would be rounded to float32 beside a float64 x, and M rests at exactly CLIP."""
+    return tl.abs(x) <= tl.full(x.shape, CLIP, x.dtype)
+
+
+@triton.jit
 def _limit(M, CLIP: tl.constexpr):
     """M within ±CLIP; nan stays nan."""
     if M.dtype == tl.float32:              # one instruction from compute capability 9.0 on
         return tl.clamp(M, -CLIP, CLIP, propagate_nan=tl.PropagateNan.ALL)
     else:                                  # which Triton 3.6 also tries for float64, where there is none
-        return tl.where(M > CLIP, CLIP, tl.where(M < -CLIP, -CLIP, M))
+        most = tl.full(M.shape, CLIP, M.dtype)
+        return tl.where(_within(M, CLIP) | (M != M), M, tl.where(M > 0.0, most, -most))
 
 
 @triton.jit
@@ -44,16 +51,13 @@ def _larger(x, y):
 
 
 @triton.jit
-def _not_mine(LARGEST, first, count, CLIP: tl.constexpr, LIMITED: tl.constexpr, V: tl.constexpr, ROWS: tl.constexpr):
-    """Whether `count` rows from `first` on are for the other kernel of a pair.
+def _not_mine(LARGEST, CLIP: tl.constexpr, LIMITED: tl.constexpr):
+    """Whether the work is for the other kernel of a pair: LARGEST points at the largest |entry| that was ever written, before its limit.
 
-    One of them (LIMITED) knows the limit ±CLIP and does rows in which some write passed it; the other does the rest as if there were none,
-    with fewer registers. LARGEST: the largest entry that a row would have had. ROWS is a power of two, V or more.
+    One of them (LIMITED) knows the limit ±CLIP. The other works as if there were none, with fewer registers, where it was never passed.
     """
-    row = tl.arange(0, ROWS)
-    largest = tl.load(LARGEST + row, mask=(row >= first) & (row < first + count) & (row < V), other=0.0)
-    passed = tl.min((largest <= CLIP).to(tl.int32), axis=0) == 0                 # true for nan
-    return passed != LIMITED
+    inside = _within(tl.load(LARGEST), CLIP)
+    return inside if LIMITED else inside == 0
 
 
 @triton.jit
@@ -177,7 +181,7 @@ def forward_kernel(
 
     Grid (B * segments, row bands); the tile spans all columns. N steps (N <= T) are computed while the next N are fetched; S is a multiple
     of 2 N, `length` one of S. Without LOOP (sequences shorter than 2 N) single steps are all there is. With CLIP there is one segment, and
-    the largest entry that each row would have had without the limit is left behind the last checkpoint.
+    the largest |entry| written to each row, before its limit, is left behind the last checkpoint.
     """
     WATCH: tl.constexpr = SAVE and CLIP is not None
     pid = tl.program_id(0)
@@ -280,10 +284,10 @@ def _fold(P, Q, step, free, REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALI
 @triton.jit
 def summary_kernel(
     TH, VC, XX, YY, RESET, PP, QQ, CUT, LARGEST,
-    th_b, vc_b, x_b, y_b, largest_b, T, length, segments,
+    th_b, vc_b, x_b, y_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, X_S: tl.constexpr, Y_S: tl.constexpr,
     REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
-    CLIP: tl.constexpr, ROWS: tl.constexpr,
+    CLIP: tl.constexpr,
     N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
     """What one segment does to the tile that enters it: x -> P x + Q, and whether a reset cuts x off. Grid as `forward_kernel`.
@@ -295,7 +299,7 @@ def summary_kernel(
     segment = pid % segments
     first_row = tl.program_id(1) * R
     if CLIP is not None:
-        if _not_mine(LARGEST + b * largest_b, first_row, R, CLIP, False, V, ROWS):
+        if _not_mine(LARGEST, CLIP, False):
             return
     rows = first_row + tl.arange(0, R)[:, None, None]
     cols = _tile_columns(0, G, R, W)
@@ -337,15 +341,16 @@ def summary_kernel(
     tile = (b * segments + segment) * (V * K) + rows * K + cols
     tl.store(PP + tile, P, mask=row_ok & col_ok)
     tl.store(QQ + tile, Q, mask=row_ok & col_ok)
-    tl.store(CUT + b * segments + segment, cut)            # by every row band: the same
+    if tl.program_id(1) == 0:
+        tl.store(CUT + b * segments + segment, cut)
 
 
 @triton.jit
-def combine_kernel(PP, QQ, CUT, ENTRY, segments, cells, REVERSE: tl.constexpr, HAS_ENTRY: tl.constexpr, LIMITED: tl.constexpr,
+def combine_kernel(PP, QQ, CUT, ENTRY, LARGEST, segments, cells, REVERSE: tl.constexpr, HAS_ENTRY: tl.constexpr, CLIP: tl.constexpr,
                    BLOCK: tl.constexpr):
     """Run the summaries one after the other and replace P by what enters each segment. Grid (B, blocks of cells).
 
-    LIMITED: P may be 0 because a write was limited, and then nothing passes, inf and nan neither.
+    Where CLIP was passed, P may be 0 because of it, and then nothing passes, inf and nan neither.
     """
     b = tl.program_id(0).to(tl.int64)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -354,6 +359,9 @@ def combine_kernel(PP, QQ, CUT, ENTRY, segments, cells, REVERSE: tl.constexpr, H
         x = tl.load(ENTRY + b * cells + cell, mask=ok, other=0.0)
     else:
         x = tl.zeros((BLOCK,), PP.dtype.element_ty)
+    limited = False
+    if CLIP is not None:
+        limited = _within(tl.load(LARGEST), CLIP) == 0
     s = 0
     if REVERSE:
         s = segments - 1
@@ -370,8 +378,8 @@ def combine_kernel(PP, QQ, CUT, ENTRY, segments, cells, REVERSE: tl.constexpr, H
         next_Q = tl.load(QQ + at, mask=ok, other=0.0)
         cut = tl.load(CUT + b * segments + s) != 0
         tl.store(PP + (b * segments + s) * cells + cell, x, mask=ok)
-        if LIMITED:
-            cut |= P == 0.0
+        if CLIP is not None:
+            cut = cut | (limited & (P == 0.0))
         x = P * tl.where(cut, 0.0, x) + Q                  # masked before the product: 0 * inf is nan
         P = next_P
         Q = next_Q

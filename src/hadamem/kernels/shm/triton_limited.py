@@ -8,28 +8,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .triton_kernels import _advance, _fold, _load, _load_step, _not_mine, _tile_columns
+from .triton_kernels import _advance, _fold, _load, _load_step, _not_mine, _tile_columns, _within
 
 
 @triton.jit
 def limited_summary_kernel(
     TH, VC, VV, KK, QQ, RESET, CK, DH, PP, SUM, CUT, LARGEST,
-    th_b, vc_b, v_b, k_b, q_b, largest_b, T, length, segments,
+    th_b, vc_b, v_b, k_b, q_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
     HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
-    ROWS: tl.constexpr, S: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
+    S: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
     """What one segment does to the gradient of M that enters it from the right: A -> P A + Q, and whether a reset cuts A off.
 
     Grid as `summary_kernel`, with which it makes a pair. Per interval: replay from the checkpoint and note where no limit was met, in a bit
     for each step, then fold the steps from the last to the first.
     """
+    if _not_mine(LARGEST, CLIP, True):
+        return
     pid = tl.program_id(0)
     b = (pid // segments).to(tl.int64)
     segment = pid % segments
     first_row = tl.program_id(1) * R
-    if _not_mine(LARGEST + b * largest_b, first_row, R, CLIP, True, V, ROWS):
-        return
     rows = first_row + tl.arange(0, R)[:, None, None]
     cols = _tile_columns(0, G, R, W)
     row_ok = rows < V
@@ -62,7 +62,7 @@ def limited_summary_kernel(
         for n in range(count):
             step = _load_step(TH, VV, VC, KK, RESET, t0 + n, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
             M, C, written = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
-            free |= (tl.abs(written) <= CLIP).to(tl.int32) << n
+            free |= _within(written, CLIP).to(tl.int32) << n
         for m in range(count):
             n = count - 1 - m
             step = _load_step(TH, DH, VC, QQ, RESET, t0 + n, row_ok, col_ok, TH_S, V, VC_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
@@ -70,4 +70,5 @@ def limited_summary_kernel(
     tile += (b * segments + segment) * (V * K)
     tl.store(PP + tile, P, mask=tile_ok)
     tl.store(SUM + tile, Q, mask=tile_ok)
-    tl.store(CUT + b * segments + segment, cut)            # by every row band: the same
+    if tl.program_id(1) == 0:
+        tl.store(CUT + b * segments + segment, cut)
