@@ -29,6 +29,7 @@ from hadamem.training.trainer import Trainer
 
 MEMORIES = {      # name here: memory and its options
     "shm": ("shm", {}),                                                              # first row, theta from 0, normalised read
+    "shm-clip-none": ("shm", {"clip": None}),
     "shm-clip-1e4": ("shm", {"clip": 1e4}),
     "shm-random-rows": ("shm-paper", {}),                                            # as the paper: a random row at every step
     "shm-first-row": ("shm-release", {}),                                            # as released: row 0, Xavier start, no norm on the read
