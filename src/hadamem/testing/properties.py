@@ -1,0 +1,500 @@
+"""The properties that `hadamem.Memory` promises, one method each. `conformance.py` runs them and reports."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import states
+
+TOLERANCES: dict[torch.dtype, tuple[float, float]] = {   # dtype -> (rtol, atol); rtol is relative to the largest entry
+    torch.float64: (1e-9, 1e-10),
+    torch.float32: (1e-4, 1e-5),
+    torch.float16: (2e-2, 2e-2),
+    torch.bfloat16: (5e-2, 5e-2),
+}
+
+
+class Broken(Exception):
+    """A property does not hold; the message says how."""
+
+
+class Suite:
+    """The checks. Each is a method without arguments that raises Broken; they share inputs and comparisons."""
+
+    def __init__(self, module: nn.Module, input_size: int, B: int, T: int, long_T: int,
+                 tolerances: Mapping[torch.dtype, tuple[float, float]], seed: int, expect_memory: bool):
+        self.module, self.D, self.B, self.T, self.long_T = module, input_size, B, T, long_T
+        self.tolerances, self.seed, self.expect_memory = tolerances, seed, expect_memory
+        parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
+        self.device = torch.device("cpu") if parameter is None else parameter.device
+        self.dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
+
+    def checks(self) -> dict[str, tuple[Callable[[], None], str]]:
+        """By name: the check, and what to do if it fails (nothing where its own words say it)."""
+        select = "where reset[:, t] is set take the fresh state instead of the old one, by torch.where and before x[:, t] is read"
+        alike = "make every new tensor on the device and in the dtype of x, every state by self.state_options(device, dtype)"
+        held = "register all that y depends on as parameters, buffers or submodules"
+        return {
+            "interface": (self.interface, ""),
+            "initial state": (self.initial_state, ""),
+            "state=None is a fresh state": (self.fresh_by_default, "with state=None start from self.initial_state(x.shape[0])"),
+            "same call, same result": (
+                self.repeatable, "compute y from x, state, reset and parameters only; return the state, do not keep it"),
+            "arguments are not changed": (self.arguments_unchanged, "compute new tensors in place of writing into those handed in"),
+            "whole sequence == any split == step by step": (
+                self.splits, "return the state after the last step, with all in it that later steps depend on"),
+            "step == forward of one step": (self.step, "leave step() to hadamem.Memory, or let it give what forward() gives of x[:, None]"),
+            "reset=None == no reset": (self.no_reset, "treat reset=None as a reset that is False everywhere"),
+            "packed episodes == each alone": (self.packed, select),
+            "a reset forgets the past": (self.reset_forgets, select),
+            "a reset recovers from inf and nan in the state": (
+                self.reset_recovers, "drop the old state by torch.where and not by a product: 0 * inf is nan"),
+            "non-finite inputs stay in their row and end at a reset": (
+                self.poison, "drop the old state by torch.where at a reset, and let no row of the batch enter another"),
+            "causality": (self.causality, "let y[:, t] depend on x and reset up to step t only"),
+            "batch rows are independent": (self.batch_rows, "compute every row by itself; no sum, mean or norm over the batch axis"),
+            "gradients of a split == of the whole": (self.split_gradients, "return the state without detaching it; the caller does that"),
+            "no gradient crosses a reset": (self.reset_gradients, "drop the old state by torch.where, and carry no part of it across"),
+            f"gradients are finite over {self.long_T} steps": (
+                self.long_gradients, "keep what a step multiplies the state by at or below 1 on average, or clip the state"),
+            **({"it remembers": (self.remembers, "let y depend on the state, and the state on every x")} if self.expect_memory else
+               {"it does not remember": (self.remembers, "let y[:, t] depend on x[:, t] only, or pass expect_memory=True")}),
+            "state_dict round trip": (self.state_dict, held),
+            "deepcopy": (self.deepcopy, held),
+            "state to vector and back": (self.vector, "let the state hold float32 or complex64 numbers (and counters), batch first"),
+            "works in float64": (self.float64, alike),
+            **({"works on cuda": (self.cuda, alike)} if torch.cuda.is_available() and self.device.type != "cuda" else {}),
+        }
+
+    # --- inputs and comparisons
+
+    def x(self, B: int | None = None, T: int | None = None, seed: int = 1) -> Tensor:
+        generator = torch.Generator().manual_seed(1000 * self.seed + seed)
+        x = torch.randn(B or self.B, T or self.T, self.D, generator=generator, dtype=torch.float64)
+        return x.to(self.device, self.dtype)
+
+    def state(self, B: int | None = None, seed: int = 1, used: bool = True) -> Any:
+        """A state that some steps have been through (or a fresh one)."""
+        generator = torch.Generator(self.device).manual_seed(1000 * self.seed + seed)
+        state = self.module.initial_state(B or self.B, generator=generator)   # type: ignore[operator]
+        if not used:
+            return state
+        with torch.no_grad():
+            return states.detach(self.run(self.x(B, 5, seed=100 + seed), state)[1])
+
+    def resets(self, seed: int = 1, rate: float = 0.25) -> Tensor:
+        generator = torch.Generator().manual_seed(1000 * self.seed + seed)
+        reset = torch.rand(self.B, self.T, generator=generator) < rate
+        reset[0, 0], reset[1, 0] = True, False
+        reset[:, self.T // 2] |= ~reset[:, 1:].any(dim=1)   # at least one inside every row
+        return reset.to(self.device)
+
+    def run(self, x: Tensor, state: Any = None, reset: Tensor | None = None,
+            module: nn.Module | None = None) -> tuple[Tensor, Any]:
+        result = (self.module if module is None else module)(x, state, reset)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise Broken(f"forward(x, state, reset) must return (y, state), got {type(result).__name__}")
+        return result
+
+    def same(self, got: Tensor, want: Tensor, what: str, dtype: torch.dtype | None = None) -> None:
+        """`got` equals `want` within the tolerance of its dtype, or exactly for integers."""
+        if got.shape != want.shape:
+            raise Broken(f"{what}: shapes differ, expected {list(want.shape)}, got {list(got.shape)}")
+        got, want = got.detach(), want.detach()
+        if not _real(got):
+            if not torch.equal(got, want):
+                raise Broken(f"{what}: expected {_brief(want)}, got {_brief(got)}")
+            return
+        if got.numel() == 0:
+            return
+        rtol, atol = self.tolerances.get(dtype or self.dtype, TOLERANCES[torch.float32])
+        error, scale = (got - want).abs(), want.abs().max()
+        equal = (got == want) | (got.isnan() & want.isnan())
+        error = torch.where(equal, torch.zeros_like(error), error)
+        limit = atol + rtol * float(scale) if torch.isfinite(scale) else atol
+        if not bool((error <= limit).all()):   # also true for nan
+            worst = int(error.nan_to_num(nan=float("inf"), posinf=float("inf")).flatten().argmax())
+            place = list(map(int, torch.unravel_index(torch.tensor(worst), got.shape)))
+            expected, found = want.flatten()[worst].item(), got.flatten()[worst].item()
+            raise Broken(f"{what}: at {place} expected {expected:.6g}, got {found:.6g} (allowed ±{limit:.1g})")
+
+    def same_state(self, got: Any, want: Any, what: str, dtype: torch.dtype | None = None) -> None:
+        for name, a, b in zip(want._fields, got, want, strict=True):
+            self.same(a, b, f"{what}, state.{name}", dtype)
+
+    # --- the interface
+
+    def interface(self) -> None:
+        for name in ("initial_state", "step"):
+            if not callable(getattr(self.module, name, None)):
+                raise Broken(f"the module has no method {name}(); inherit from hadamem.Memory")
+        output_size = getattr(self.module, "output_size", None)
+        if not isinstance(output_size, int):
+            raise Broken(f"module.output_size must be an int, got {output_size!r}")
+        state = self.state(used=False)
+        named = isinstance(state, tuple) and hasattr(state, "_fields")
+        if not named or not all(isinstance(s, Tensor) for s in state):
+            raise Broken(f"initial_state() must return a NamedTuple of tensors, got {type(state).__name__}")
+        other = self.state(B=self.B + 1, used=False)
+        for name, a, b in zip(state._fields, state, other, strict=True):
+            if a.ndim < 1 or a.shape[0] != self.B or b.shape[0] != self.B + 1 or a.shape[1:] != b.shape[1:]:
+                raise Broken(f"state.{name} must have the batch as its first axis and nowhere else, got shapes "
+                             f"{list(a.shape)} and {list(b.shape)} for batches of {self.B} and {self.B + 1}")
+        y, after = self.run(self.x(), state, self.resets())
+        if tuple(y.shape) != (self.B, self.T, output_size):
+            raise Broken(f"y must have shape [B, T, output_size] = [{self.B}, {self.T}, {output_size}], "
+                         f"got {list(y.shape)}")
+        if y.dtype != self.dtype or y.device != self.device:
+            raise Broken(f"y must have the dtype and device of x, {self.dtype} on {self.device}, "
+                         f"got {y.dtype} on {y.device}")
+        _same_kind(after, state, "the state that forward() returns")
+        _, after = self.module.step(self.x()[:, 0], state)   # type: ignore[operator]
+        _same_kind(after, state, "the state that step() returns")
+
+    def initial_state(self) -> None:
+        initial = self.module.initial_state
+        a, b = self.state(used=False), self.state(used=False)
+        for name, s, t in zip(a._fields, a, b, strict=True):
+            if not torch.equal(s, t):
+                raise Broken(f"state.{name} differs for two generators of the same seed; draw from `generator` only")
+            if s.device != self.device:
+                raise Broken(f"state.{name} must be on the module's device {self.device} by default, got {s.device}")
+        before = torch.get_rng_state()
+        self.state(used=False)
+        if not torch.equal(before, torch.get_rng_state()):
+            raise Broken("initial_state(generator=...) draws from torch's global generator too")
+        for dtype in (torch.float32, torch.float64):
+            for name, s in zip(a._fields, initial(self.B, dtype=dtype), strict=True):   # type: ignore[operator]
+                wide = dtype.to_complex() if s.is_complex() else dtype
+                if _real(s) and s.dtype != wide:
+                    raise Broken(f"state.{name} must be {wide} for initial_state(dtype={dtype}), got {s.dtype}")
+        for name, s in zip(a._fields, initial(self.B, device="meta"), strict=True):   # type: ignore[operator]
+            if s.device.type != "meta":
+                raise Broken(f"state.{name} must be on the device asked for, 'meta', got {s.device}")
+
+    def fresh_by_default(self) -> None:
+        x = self.x()
+        torch.manual_seed(7)
+        y, _ = self.run(x)
+        torch.manual_seed(7)
+        want, _ = self.run(x, self.module.initial_state(self.B))   # type: ignore[operator]
+        self.same(y, want, "y without a state, against one from initial_state() under the same torch.manual_seed")
+
+    def repeatable(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        want, want_state = self.run(x, state, reset)
+        self.run(self.x(seed=2), self.state(seed=2), None)   # leaves traces only in a module that keeps some
+        got, got_state = self.run(x, state, reset)
+        self.same(got, want, "y of the second call; does the module store its state?")
+        self.same_state(got_state, want_state, "the second call")
+
+    def arguments_unchanged(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        parameters = {k: v.clone() for k, v in self.module.state_dict().items()}
+        before = x.clone(), states.apply(Tensor.clone, state), reset.clone()
+        with torch.no_grad():
+            self.run(x, state, reset)
+            self.module.step(x[:, 0], state, reset[:, 0])   # type: ignore[operator]
+        if not torch.equal(x, before[0]):
+            raise Broken("forward() wrote into x")
+        if not torch.equal(reset, before[2]):
+            raise Broken("forward() wrote into reset")
+        for name, a, b in zip(state._fields, state, before[1], strict=True):
+            if not torch.equal(a, b):
+                raise Broken(f"forward() wrote into state.{name} in place; return a new tensor")
+        for name, v in self.module.state_dict().items():
+            if not torch.equal(v, parameters[name]):
+                raise Broken(f"forward() changed {name} of the module")
+
+    # --- time
+
+    def splits(self) -> None:
+        x, state, T = self.x(), self.state(), self.T
+        for what, reset in (("without resets", None), ("with resets", self.resets())):
+            want, want_state = self.run(x, state, reset)
+            ways = {"two parts": [T // 2], "three parts": [1, T - 3], "single steps": list(range(1, T))}
+            for name, cuts in ways.items():
+                got, got_state = self.pieces(x, state, reset, cuts)
+                self.same(got, want, f"y in {name} {what}")
+                self.same_state(got_state, want_state, f"{name} {what}")
+        strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+        self.same(self.run(strided, state)[0], self.run(x, state)[0], "y for a non-contiguous x")
+
+    def pieces(self, x: Tensor, state: Any, reset: Tensor | None, cuts: list[int]) -> tuple[Tensor, Any]:
+        ys = []
+        for start, end in zip([0, *cuts], [*cuts, x.shape[1]], strict=True):
+            y, state = self.run(x[:, start:end], state, None if reset is None else reset[:, start:end])
+            ys.append(y)
+        return torch.cat(ys, dim=1), state
+
+    def step(self) -> None:
+        x, state = self.x(T=1), self.state()
+        for reset in (None, torch.arange(self.B, device=self.device) % 2 == 0):
+            want, want_state = self.run(x, state, None if reset is None else reset[:, None])
+            got, got_state = self.module.step(x[:, 0], state, reset)   # type: ignore[operator]
+            self.same(got, want[:, 0], "y of step()")
+            self.same_state(got_state, want_state, "step()")
+            with torch.no_grad():     # acting may take another way
+                got, got_state = self.module.step(x[:, 0], state, reset)   # type: ignore[operator]
+            self.same(got, want[:, 0], "y of step() without gradient")
+            self.same_state(got_state, want_state, "step() without gradient")
+
+    def no_reset(self) -> None:
+        x, state = self.x(), self.state()
+        want, want_state = self.run(x, state, None)
+        got, got_state = self.run(x, state, torch.zeros(self.B, self.T, dtype=torch.bool, device=self.device))
+        self.same(got, want, "y with an all-False reset")
+        self.same_state(got_state, want_state, "an all-False reset")
+
+    def packed(self) -> None:
+        """An episode that a reset opens is run alone from a fresh state, so that a memory which ignores resets differs here too."""
+        x, state, reset, fresh = self.x(), self.state(), self.resets(), self.state(used=False)
+        got, got_state = self.run(x, state, reset)
+        for b in range(self.B):
+            row = slice(b, b + 1)
+            alone, new = states.index(state, row), states.index(fresh, row)
+            starts = sorted({0, *reset[b].nonzero()[:, 0].tolist()})
+            for start, end in zip(starts, [*starts[1:], self.T], strict=True):
+                opens = torch.zeros(1, end - start, dtype=torch.bool, device=self.device)
+                opens[0, 0] = reset[b, start]
+                if reset[b, start]:     # counters go on: what a reset draws may depend on them
+                    alone = type(alone)(*(n if _real(n) else old for n, old in zip(new, alone, strict=True)))
+                y, alone = self.run(x[row, start:end], alone, opens)
+                what = f"y of row {b}, steps {start} to {end - 1}, against that episode alone"
+                self.same(got[row, start:end], y, what)
+            self.same_state(states.index(got_state, row), alone, f"row {b}, against its last episode alone")
+
+    def reset_forgets(self) -> None:
+        x, start, T = self.x(), self.state(used=False), self.T
+        opens = torch.zeros(self.B, T, dtype=torch.bool, device=self.device)
+        opens[:, 0] = True
+        pasts = [self.run(self.x(T=5, seed=s), start)[1] for s in (11, 12)]   # two pasts, the same counters
+        (want, want_state), (got, got_state) = (self.run(x, past, opens) for past in pasts)
+        self.same(got, want, "y after a reset at the first step, for two different states before it")
+        self.same_state(got_state, want_state, "after a reset at the first step")
+        late = torch.roll(opens, 3, dims=1)
+        inside = [self.run(torch.cat((self.x(T=3, seed=s), x[:, 3:]), dim=1), start, late)[0][:, 3:] for s in (11, 12)]
+        self.same(inside[1], inside[0], "y after a reset at step 3, for two different inputs before it")
+        fresh, fresh_state = self.run(x, start)
+        got, got_state = self.run(x, start, opens)
+        counters = [(a, b) for a, b in zip(got_state, fresh_state, strict=True) if not _real(a)]
+        if all(torch.equal(a, b) for a, b in counters):   # else the reset has drawn anew, and outputs may differ
+            self.same(got, fresh, "y after a reset, against y from initial_state()")
+
+    def reset_recovers(self) -> None:
+        x, start = self.x(), self.state()
+        for at in (0, self.T // 2):
+            reset = torch.zeros(self.B, self.T, dtype=torch.bool, device=self.device)
+            reset[:, at] = True
+            want, want_state = self.run(x, start, reset)
+            for bad in (float("inf"), float("nan")):
+                broken = type(start)(*(torch.full_like(s, bad) if _real(s) else s for s in start))
+                leaf = x.clone().requires_grad_()
+                got, got_state = self.run(leaf, broken, reset)
+                self.same(got[:, at:], want[:, at:], f"y from a reset at step {at} on, after a state of {bad}")
+                self.same_state(got_state, want_state, f"after a state of {bad} and a reset at step {at}")
+                if at == 0:
+                    what = f"a state of {bad} that a reset at step 0 has dropped"
+                    self.finite(got, [("x", leaf), *self.module.named_parameters()], what)
+
+    def poison(self) -> None:
+        x, state, T = self.x(), self.state(), self.T
+        reset = torch.zeros(self.B, T, dtype=torch.bool, device=self.device)
+        reset[1, T // 2 + 1] = True
+        with torch.no_grad():
+            want, want_state = self.run(x, state, reset)
+            for bad in (float("nan"), float("inf")):
+                sick = x.clone()
+                sick[1, 3] = bad
+                got, got_state = self.run(sick, state, reset)
+                others = [b for b in range(self.B) if b != 1]
+                self.same(got[others], want[others], f"y of the other rows, with an input of {bad} in row 1")
+                self.same(got[1, :3], want[1, :3], f"y before an input of {bad}")
+                after = slice(T // 2 + 1, None)
+                self.same(got[1, after], want[1, after], f"y after the reset that follows an input of {bad}")
+                self.same_state(got_state, want_state, f"after a reset that follows an input of {bad}")
+
+    def causality(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        for t in (1, self.T // 2, self.T - 1):
+            other, late = x.clone(), reset.clone()
+            other[:, t:] = self.x(seed=3)[:, t:]
+            late[:, t:] = ~late[:, t:]
+            want = self.run(x, state, reset)[0][:, :t]
+            self.same(self.run(other, state, reset)[0][:, :t], want, f"y before step {t}, with other x from {t} on")
+            self.same(self.run(x, state, late)[0][:, :t], want, f"y before step {t}, with other resets from {t} on")
+
+    # --- rows
+
+    def batch_rows(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        want, want_state = self.run(x, state, reset)
+        for b in range(self.B):
+            row = slice(b, b + 1)
+            got, got_state = self.run(x[row], states.index(state, row), reset[row])
+            self.same(got, want[row], f"y of row {b} run alone")
+            self.same_state(got_state, states.index(want_state, row), f"row {b} run alone")
+        order = torch.arange(self.B - 1, -1, -1, device=self.device)
+        got, got_state = self.run(x[order], states.index(state, order), reset[order])
+        self.same(got, want[order], "y with the batch in reverse order")
+        self.same_state(got_state, states.index(want_state, order), "the batch in reverse order")
+
+    # --- gradients
+
+    def gradients(self, y: Tensor, leaves: list[tuple[str, Tensor]], cotangent: Tensor) -> dict[str, Tensor]:
+        leaves = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
+        if not y.requires_grad:
+            raise Broken("y does not depend on x or any parameter by autograd; is it detached?")
+        found = torch.autograd.grad((y * cotangent).sum(), [leaf for _, leaf in leaves], allow_unused=True)
+        return {name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves, found, strict=True)}
+
+    def finite(self, y: Tensor, leaves: list[tuple[str, Tensor]], what: str) -> None:
+        for name, g in self.gradients(y, leaves, torch.ones_like(y)).items():
+            if not bool(torch.isfinite(g).all()):
+                count = int((~torch.isfinite(g)).sum())
+                raise Broken(f"the gradient of {name} after {what} has {count} entries that are inf or nan")
+
+    def leaves(self, state: Any) -> tuple[Any, list[tuple[str, Tensor]]]:
+        state = states.apply(lambda s: s.detach().clone().requires_grad_() if _real(s) else s, state)
+        named = zip(state._fields, state, strict=True)
+        return state, [(f"state.{name}", s) for name, s in named if s.requires_grad and s.numel()]
+
+    def split_gradients(self) -> None:
+        reset, cotangent = self.resets(), torch.randn_like(self.run(self.x())[0])
+        results = []
+        for cuts in ([], [self.T // 3, self.T - 2]):
+            x = self.x().requires_grad_()
+            state, leaves = self.leaves(self.state())
+            y, _ = self.pieces(x, state, reset, cuts)
+            results.append(self.gradients(y, [("x", x), *leaves, *self.module.named_parameters()], cotangent))
+        for name, want in results[0].items():
+            what = f"gradient of {name} through three parts with the state carried, against the whole"
+            self.same(results[1][name], want, what)
+
+    def reset_gradients(self) -> None:
+        t = self.T // 2
+        reset = torch.zeros(self.B, self.T, dtype=torch.bool, device=self.device)
+        reset[:, t] = True
+        x = self.x().requires_grad_()
+        state, leaves = self.leaves(self.state())
+        y, _ = self.run(x, state, reset)
+        for name, g in self.gradients(y[:, t:], [("x", x), *leaves], torch.ones_like(y[:, t:])).items():
+            before = g[:, :t] if name == "x" else g
+            if bool((before != 0).any()):
+                raise Broken(f"y from step {t} on has a gradient of up to {before.abs().max().item():.2g} in {name} "
+                             f"before the reset at step {t}")
+
+    def long_gradients(self) -> None:
+        x = self.x(B=2, T=self.long_T).requires_grad_()
+        state, leaves = self.leaves(self.state(B=2, used=False))
+        y, _ = self.run(x, state)
+        if not bool(torch.isfinite(y).all()):
+            raise Broken(f"y has {int((~torch.isfinite(y)).sum())} entries that are inf or nan")
+        self.finite(y, [("x", x), *leaves, *self.module.named_parameters()], f"{self.long_T} steps")
+
+    # --- memory
+
+    def remembers(self) -> None:
+        x, state = self.x(), self.state(used=False)
+        other = x.clone()
+        other[:, 0] = self.x(seed=3)[:, 0]
+        with torch.no_grad():
+            (a, _), (b, _) = self.run(x, state), self.run(other, state)
+            carried = [self.run(x, self.state(seed=1))[0], self.run(x, self.run(self.x(T=5, seed=12), state)[1])[0]]
+        if not self.expect_memory:
+            self.same(b[:, 1:], a[:, 1:], "y after the first step, for two different inputs at it")
+            self.same(carried[1], carried[0], "y for two different states before it")
+            return
+        near = (a[:, 1:] - b[:, 1:]).abs().amax()
+        if not float(near) > 1e-7 * float(a.abs().max()):
+            raise Broken("two sequences that differ in their first input only give the same y afterwards "
+                         f"(largest difference {float(near):.2g})")
+        if torch.equal(carried[0], carried[1]):
+            raise Broken("y does not depend on the state handed in")
+
+    # --- life of a module
+
+    def state_dict(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        want, _ = self.run(x, state, reset)
+        file = io.BytesIO()
+        torch.save(self.module.state_dict(), file)
+        file.seek(0)
+        other = copy.deepcopy(self.module)
+        with torch.no_grad():
+            for p in other.parameters():
+                p.mul_(0.5).add_(0.25)
+        other.load_state_dict(torch.load(file, weights_only=True))
+        self.same(self.run(x, state, reset, other)[0], want, "y of a copy with the saved state_dict")
+
+    def deepcopy(self) -> None:
+        x, state, reset = self.x(), self.state(), self.resets()
+        want, _ = self.run(x, state, reset)
+        other = copy.deepcopy(self.module)
+        self.same(self.run(x, state, reset, other)[0], want, "y of a copy")
+        with torch.no_grad():
+            for p in other.parameters():
+                p.mul_(0.5).add_(0.25)
+        self.same(self.run(x, state, reset)[0], want, "y of the original after its copy was changed")
+
+    def vector(self) -> None:
+        state = self.state()
+        vector = states.to_vector(state)
+        if vector.dtype != torch.float32 or vector.ndim != 2 or vector.shape[0] != self.B:
+            raise Broken(f"hadamem.states.to_vector must give float32 [B, n], got {vector.dtype} {list(vector.shape)}")
+        back = states.from_vector(self.module, vector)   # type: ignore[arg-type]
+        for name, a, b in zip(state._fields, back, state, strict=True):
+            if a.dtype != b.dtype or not torch.equal(a, b):
+                raise Broken(f"state.{name} is not the same after hadamem.states.to_vector and from_vector")
+        self.same(self.run(self.x(), back)[0], self.run(self.x(), state)[0], "y from the restored state")
+
+    def float64(self) -> None:
+        self.moved(copy.deepcopy(self.module).to(torch.float64), torch.float64, self.device)
+
+    def cuda(self) -> None:
+        self.moved(copy.deepcopy(self.module).to("cuda"), self.dtype, torch.device("cuda", torch.cuda.current_device()))
+
+    def moved(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+        """A moved copy gives the same values (to the narrower dtype's accuracy), in its own dtype and place."""
+        x, state, reset = self.x(), self.state(used=False), self.resets()
+        wide = torch.promote_types(dtype, torch.float32)
+        kinds = [wide.to_complex() if s.is_complex() else wide if s.is_floating_point() else s.dtype for s in state]
+        there = type(state)(*(s.to(device, kind) for s, kind in zip(state, kinds, strict=True)))
+        y, after = self.run(x.to(device, dtype), there, reset.to(device), module)
+        if y.dtype != dtype or y.device != device:
+            raise Broken(f"y must be {dtype} on {device}, got {y.dtype} on {y.device}")
+        want, _ = self.run(x, state, reset)
+        rtol, atol = self.tolerances.get(self.dtype, TOLERANCES[torch.float32])
+        error, limit = (y.to(want) - want).abs().max().item(), 10 * (atol + rtol * want.abs().max().item())
+        if not error <= limit:
+            raise Broken(f"y differs by {error:.2g} from y in {self.dtype} on {self.device} (allowed {limit:.1g})")
+        fresh = module.initial_state(self.B)   # type: ignore[operator]
+        for name, a, b, kind in zip(fresh._fields, fresh, after, kinds, strict=True):
+            if {a.device, b.device} != {device} or {a.dtype, b.dtype} != {kind}:
+                raise Broken(f"state.{name} must be {kind} on {device}, got {a.dtype} on {a.device} from "
+                             f"initial_state() and {b.dtype} on {b.device} from forward()")
+
+
+def _same_kind(got: Any, want: Any, what: str) -> None:
+    if type(got) is not type(want):
+        raise Broken(f"{what} must be a {type(want).__name__} like initial_state()'s, got {type(got).__name__}")
+    for name, a, b in zip(want._fields, got, want, strict=True):
+        if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
+            raise Broken(f"{what} must keep state.{name} as {list(b.shape)} {b.dtype} on {b.device}, "
+                         f"got {list(a.shape)} {a.dtype} on {a.device}")
+
+
+def _real(x: Tensor) -> bool:
+    """Whether it holds numbers rather than counters or flags."""
+    return x.is_floating_point() or x.is_complex()
+
+
+def _brief(x: Tensor) -> str:
+    values = x.flatten()[:6].tolist()
+    return f"{values}{'...' if x.numel() > 6 else ''}"
