@@ -60,7 +60,7 @@ def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     add("--repeats", type=int, metavar="N", help="timed calls per case, at most")
     add("--limit-seconds", type=float, metavar="S", help="time per contender; longer calls are skipped (with --all: made once)")
     add("--seed", type=int, help="seed of weights and inputs (default: 0)")
-    add("--quick", action="store_true", default=None, help="a small grid, under a minute on two CPU cores")
+    add("--quick", action="store_true", default=None, help="a small grid without the scan backend, about a minute on two CPU cores")
     add("--out", metavar="DIR", help="folder for results.json and the plots (default: bench/memory, with --all bench/memories)")
     add("--no-plots", action="store_false", dest="plots", default=None, help="write no plots")
 

@@ -57,7 +57,7 @@ def _first_line(facts: dict[str, Any], command: str) -> str:
 # --- bench memory: a section for each part, rows as they are timed ---------------------------------------------------
 
 TITLES = {
-    "op": "op: hm.kernels.shm, the recurrence from vectors [B, T, H]",
+    "op": "op: hm.kernels.shm, the recurrence from vectors [B, T, H], with SHM's limit",
     "module": "module: hm.SHM(D={D}, D, H), projections and readout included",
     "step": "step: one acting step of hm.SHM(D={D}, D, H), no gradient",
 }
