@@ -196,7 +196,8 @@ def _parse_option(text: str) -> tuple[str, Any]:
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("kind", choices=("memories", "backends", "envs"), help="what to list")
+    kinds = ("memories", "backends", "envs")
+    parser.add_argument("kind", choices=kinds, metavar="|".join(kinds), help="what to list")
 
 
 def _list(args: argparse.Namespace) -> int:
