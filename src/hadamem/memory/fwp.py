@@ -20,7 +20,9 @@ class FWPState(NamedTuple):
 
 
 class FWP(MatrixMemory):
-    """Fast weight programmer. With x̂ = LayerNorm(x), k and q are relu(W x̂) divided by 1e-5 plus their sums, v = W_v x̂:
+    """Fast weight programmer: a matrix written by the delta rule, or by plain addition.
+
+    With x̂ = LayerNorm(x), k and q are relu(W x̂) divided by 1e-5 plus their sums, v = W_v x̂:
 
         variant="delta":      M_t = M_{t-1} + beta (v - M_{t-1} k) ⊗ k,   beta = sigmoid(w_beta x̂)
                               y_t = W_o (M_t q + W_s x̂ + b_s) + b_o

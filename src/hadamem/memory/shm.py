@@ -27,7 +27,7 @@ class SHMState(NamedTuple):
 
 
 class SHM(Memory):
-    """Stable Hadamard Memory, in the form that works best by measurement; `SHM.paper` and `SHM.release` are the other two.
+    """Stable Hadamard Memory, in the form that did best in our runs; `SHM.paper` and `SHM.release` are the other two.
 
         memory = hm.SHM(input_size=64, output_size=64, memory_size=128)
         y, state = memory(x)                       # x [B, T, 64] -> y [B, T, 64]
