@@ -152,6 +152,39 @@ class DetachesState(Sum):
         return y, SumState(after.total.detach())
 
 
+class DetachesInside(Sum):
+    """Remembers, but no gradient reaches earlier inputs (what it reads them by still learns)."""
+
+    def __init__(self, input_size=5, output_size=4):
+        super().__init__(input_size, output_size)
+        self.read = nn.Linear(output_size, output_size)
+
+    def forward(self, x, state=None, reset=None):
+        y, after = super().forward(x.detach(), state, reset)
+        return self.read(y.detach()), after
+
+
+class DetachesWhatItIsHanded(Sum):
+    def forward(self, x, state=None, reset=None):
+        return super().forward(x, None if state is None else SumState(state.total.detach()), reset)
+
+
+class WritesInPlaceWithoutResets(Sum):
+    """As `h = h.data.mul_(0.9) + u` does: torch.where makes a copy at resets, so only calls without them change the state."""
+
+    def forward(self, x, state=None, reset=None):
+        y, after = super().forward(x, state, reset)
+        if state is not None and reset is None:
+            state.total.data.mul_(0.9)
+        return y, after
+
+
+class ReturnsTheOldState(Sum):
+    def forward(self, x, state=None, reset=None):
+        state = self.initial_state(x.shape[0]) if state is None else state
+        return super().forward(x, state, reset)[0], state
+
+
 class Explodes(Sum):
     def forward(self, x, state=None, reset=None):
         y, after = super().forward(x, state, reset)
@@ -228,7 +261,11 @@ BROKEN = {
     MixesRows: "batch rows are independent",
     KeepsItsState: "same call, same result",
     Forgets: "it remembers",
+    ReturnsTheOldState: "it remembers",
+    DetachesInside: "it remembers",
+    DetachesWhatItIsHanded: "it remembers",
     WritesInPlace: "arguments are not changed",
+    WritesInPlaceWithoutResets: "arguments are not changed",
     DetachesState: "gradients of a split == of the whole",
     Explodes: "gradients are finite over 1024 steps",
     TimeFirst: "interface",
@@ -252,6 +289,13 @@ def test_suite_notices(kind):
     with pytest.raises(AssertionError, match=f"{kind.__name__} breaks") as caught:
         check_memory(kind())
     assert f"- {BROKEN[kind]}: " in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [SeesTheFuture, MixesRows, ClearsAllRows, Forgets, ReturnsTheOldState, DetachesInside,
+                                  WritesInPlace, WritesInPlaceWithoutResets], ids=lambda k: k.__name__)
+def test_the_first_error_is_the_cause(kind):
+    first = check_memory(kind(), raise_on_failure=False, long_length=16).failures[0].name
+    assert first == {ClearsAllRows: "batch rows are independent"}.get(kind, BROKEN[kind])
 
 
 def test_every_check_of_resets_notices_by_itself_that_they_are_ignored():

@@ -36,7 +36,11 @@ class Suite:
         self.dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
 
     def checks(self) -> dict[str, tuple[Callable[[], None], str]]:
-        """By name: the check, and what to do if it fails (nothing where its own words say it)."""
+        """By name: the check, and what to do if it fails (nothing where its own words say it).
+
+        In an order in which the first that fails is nearest to the cause: a leak from the future or from another row, or a state
+        that is not used, breaks the comparisons of splits and resets too.
+        """
         select = "where reset[:, t] is set take the fresh state instead of the old one, by torch.where and before x[:, t] is read"
         alike = "make every new tensor on the device and in the dtype of x, every state by self.state_options(device, dtype)"
         held = "register all that y depends on as parameters, buffers or submodules"
@@ -44,9 +48,15 @@ class Suite:
             "interface": (self.interface, ""),
             "initial state": (self.initial_state, ""),
             "state=None is a fresh state": (self.fresh_by_default, "with state=None start from self.initial_state(x.shape[0])"),
+            "arguments are not changed": (self.arguments_unchanged, "compute new tensors in place of writing into those handed in"),
             "same call, same result": (
                 self.repeatable, "compute y from x, state, reset and parameters only; return the state, do not keep it"),
-            "arguments are not changed": (self.arguments_unchanged, "compute new tensors in place of writing into those handed in"),
+            "causality": (self.causality, "let y[:, t] depend on x and reset up to step t only"),
+            "batch rows are independent": (self.batch_rows, "compute every row by itself; no sum, mean or norm over the batch axis"),
+            **({"it remembers": (
+                self.remembers, "let y depend on the state, and the state on every x, without detach(), .data or no_grad() between")}
+               if self.expect_memory else
+               {"it does not remember": (self.remembers, "let y[:, t] depend on x[:, t] only, or pass expect_memory=True")}),
             "whole sequence == any split == step by step": (
                 self.splits, "return the state after the last step, with all in it that later steps depend on"),
             "step == forward of one step": (self.step, "leave step() to hadamem.Memory, or let it give what forward() gives of x[:, None]"),
@@ -57,14 +67,10 @@ class Suite:
                 self.reset_recovers, "drop the old state by torch.where and not by a product: 0 * inf is nan"),
             "non-finite inputs stay in their row and end at a reset": (
                 self.poison, "drop the old state by torch.where at a reset, and let no row of the batch enter another"),
-            "causality": (self.causality, "let y[:, t] depend on x and reset up to step t only"),
-            "batch rows are independent": (self.batch_rows, "compute every row by itself; no sum, mean or norm over the batch axis"),
             "gradients of a split == of the whole": (self.split_gradients, "return the state without detaching it; the caller does that"),
             "no gradient crosses a reset": (self.reset_gradients, "drop the old state by torch.where, and carry no part of it across"),
             f"gradients are finite over {self.long_T} steps": (
                 self.long_gradients, "keep what a step multiplies the state by at or below 1 on average, or clip the state"),
-            **({"it remembers": (self.remembers, "let y depend on the state, and the state on every x")} if self.expect_memory else
-               {"it does not remember": (self.remembers, "let y[:, t] depend on x[:, t] only, or pass expect_memory=True")}),
             "state_dict round trip": (self.state_dict, held),
             "deepcopy": (self.deepcopy, held),
             "state to vector and back": (self.vector, "let the state hold float32 or complex64 numbers (and counters), batch first"),
@@ -198,19 +204,25 @@ class Suite:
         x, state, reset = self.x(), self.state(), self.resets()
         parameters = {k: v.clone() for k, v in self.module.state_dict().items()}
         before = x.clone(), states.apply(Tensor.clone, state), reset.clone()
-        with torch.no_grad():
-            self.run(x, state, reset)
-            self.module.step(x[:, 0], state, reset[:, 0])   # type: ignore[operator]
-        if not torch.equal(x, before[0]):
-            raise Broken("forward() wrote into x")
-        if not torch.equal(reset, before[2]):
-            raise Broken("forward() wrote into reset")
-        for name, a, b in zip(state._fields, state, before[1], strict=True):
-            if not torch.equal(a, b):
-                raise Broken(f"forward() wrote into state.{name} in place; return a new tensor")
-        for name, v in self.module.state_dict().items():
-            if not torch.equal(v, parameters[name]):
-                raise Broken(f"forward() changed {name} of the module")
+        calls: dict[str, Callable[[], Any]] = {     # without resets too: what drops the old state often makes a copy of it
+            "forward(reset=None)": lambda: self.run(x, state),
+            "forward()": lambda: self.run(x, state, reset),
+            "step(reset=None)": lambda: self.module.step(x[:, 0], state),   # type: ignore[operator]
+            "step()": lambda: self.module.step(x[:, 0], state, reset[:, 0]),   # type: ignore[operator]
+        }
+        for call, made in calls.items():
+            with torch.no_grad():
+                made()
+            if not torch.equal(x, before[0]):
+                raise Broken(f"{call} wrote into x")
+            if not torch.equal(reset, before[2]):
+                raise Broken(f"{call} wrote into reset")
+            for name, a, b in zip(state._fields, state, before[1], strict=True):
+                if not torch.equal(a, b):
+                    raise Broken(f"{call} wrote into state.{name} in place; return a new tensor")
+            for name, v in self.module.state_dict().items():
+                if not torch.equal(v, parameters[name]):
+                    raise Broken(f"{call} changed {name} of the module")
 
     # --- time
 
@@ -406,7 +418,8 @@ class Suite:
         other[:, 0] = self.x(seed=3)[:, 0]
         with torch.no_grad():
             (a, _), (b, _) = self.run(x, state), self.run(other, state)
-            carried = [self.run(x, self.state(seed=1))[0], self.run(x, self.run(self.x(T=5, seed=12), state)[1])[0]]
+            pasts = [self.run(self.x(T=5, seed=s), state)[1] for s in (101, 12)]
+            carried = [self.run(x, past)[0] for past in pasts]
         if not self.expect_memory:
             self.same(b[:, 1:], a[:, 1:], "y after the first step, for two different inputs at it")
             self.same(carried[1], carried[0], "y for two different states before it")
@@ -415,8 +428,23 @@ class Suite:
         if not float(near) > 1e-7 * float(a.abs().max()):
             raise Broken("two sequences that differ in their first input only give the same y afterwards "
                          f"(largest difference {float(near):.2g})")
+        if all(torch.equal(a, b) for a, b in zip(*pasts, strict=True)):
+            raise Broken("forward() returns the same state after two different sequences")
         if torch.equal(carried[0], carried[1]):
             raise Broken("y does not depend on the state handed in")
+        self.learns_to_remember()
+
+    def learns_to_remember(self) -> None:
+        """Gradients reach earlier inputs and the state: without them all other checks of gradients compare 0 with 0."""
+        x, t, used = self.x().requires_grad_(), self.T // 2, self.state()   # used: a fresh one may have no gradient yet
+        y, _ = self.run(x, used)
+        cotangent = torch.randn_like(y)      # not ones: the sum of a normalised y is constant
+        if not bool(self.gradients(y[:, t:], [("x", x)], cotangent[:, t:])["x"][:, :t].any()):
+            raise Broken(f"y from step {t} on depends on x before it, but has no gradient there, so nothing learns what to store")
+        state, leaves = self.leaves(used)
+        y, _ = self.run(x, state)            # all of y: a memory of the last few steps uses the state at the first ones only
+        if leaves and not any(bool(g.any()) for g in self.gradients(y, leaves, cotangent).values()):
+            raise Broken("y depends on the state handed in, but has no gradient there")
 
     # --- life of a module
 
