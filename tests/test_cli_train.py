@@ -338,9 +338,16 @@ def test_eval(trained, monkeypatch, capsys):
     assert "95 % interval" in out
     assert main(["eval", "done", "--episodes", "12"]) == 0      # by its name, and the same again
     assert capsys.readouterr().out == out
+    assert out.endswith("runs/done/eval.json and runs/done/evaluations.jsonl\n")
     assert main(["eval", "done", "--episodes", "12", "--deterministic", "--seed", "3", "--env-option", "k=3"]) == 0
-    saved = json.loads((trained / "runs/done/eval.json").read_text())
-    assert (saved["seed"], saved["deterministic"], saved["env_options"]) == (3, True, {"k": 3})
+    out = capsys.readouterr().out
+    assert out.startswith(f"{ENV} (k=3), shm: 12 episodes, most likely actions, seed 3\n")
+    assert out.endswith("  runs/done/evaluations.jsonl\n")
+    assert json.loads((trained / "runs/done/eval.json").read_text())["env_options"] == {}      # of the run's own task, as before
+    run = open_run("done")
+    row = run.evaluations[-1]
+    assert (row["seed"], row["deterministic"], row["env_options"], row["episodes"]) == (3, True, {"k": 3}, 12)
+    assert [row["steps"] for row in run.evaluations[-3:]] == [run.metrics[-1]["steps"]] * 3
     assert main(["eval", "done", "--episodes", "1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out.partition("seed 0")[2]
 
@@ -349,8 +356,12 @@ def test_eval_on_another_env(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     assert main(["eval", "done", "--episodes", "2", "--env", "popgym/RepeatPreviousMedium"]) == 0
     assert "RepeatPreviousMedium" in capsys.readouterr().out
-    assert main(["eval", "done", "--episodes", "2", "--env", "TMaze"]) == 2
-    assert "shape" in capsys.readouterr().err
+    for command in (["eval", "done"], ["watch", "done"]):
+        assert main([*command, "--episodes", "2", "--env", "TMaze"]) == 2
+        error = capsys.readouterr().err
+        assert "the env's observations do not fit those that the policy was trained with: Box(" in error
+        assert "instead of Discrete(4)" in error
+        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(("argv", "words"), [

@@ -20,8 +20,8 @@ from .envs import EnvError
 from .lookup import import_from_here
 from .training import folder as folders
 from .training.config import PRESETS, TrainConfig, make_config, to_dict
+from .training.folder import RUNS
 
-RUNS = Path("runs")
 COMMON = {      # the options that most runs need, in this order; the words of others are the comments beside the fields
     "env": "what to train on: a name of `hadamem list envs`, a Gymnasium id, or package.module:Class of your own",
     "network.memory": "a name of `hadamem list memories`, or package.module:Class of your own (default: shm)",
@@ -171,19 +171,19 @@ def eval_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    from .training.checkpoint import write_text
     from .training.evaluate import evaluate as play
+    from .training.evaluations import keep
 
     with _bad_input():
         run, env, options = _open_run(args)
         with _counter(args.episodes) as report:
             found = play(run.policy, env, args.episodes, args.seed, args.deterministic, env_options=options, report=report)
-    path = Path(run.folder) / "eval.json"
-    facts = {"env": env, "env_options": options, "seed": args.seed, "deterministic": args.deterministic}
-    write_text(path, json.dumps({**facts, **found.summary()}, indent=1) + "\n")
-    print(f"{env}, {run.config.network.memory}: {found.episodes} episodes, "
+    paths = keep(run.folder, run.config, found, env=env, env_options=options, seed=args.seed, deterministic=args.deterministic,
+                 steps=run.policy.steps)
+    variant = f" ({', '.join(f'{name}={json.dumps(value)}' for name, value in options.items())})" if options else ""
+    print(f"{env}{variant}, {run.config.network.memory}: {found.episodes} episodes, "
           f"{'most likely' if args.deterministic else 'drawn'} actions, seed {args.seed}")
-    print_table([*evaluation_rows(found), ("written to", str(path))])
+    print_table([*evaluation_rows(found), ("written to", " and ".join(map(str, paths)))])
     return 0
 
 
@@ -260,9 +260,7 @@ def _open_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
     """The run, the env to play it on, and that env's options."""
     from .training.run import open_run
 
-    path = Path(args.run)
-    if not folders.is_run(path) and folders.is_run(RUNS / args.run):
-        path = RUNS / args.run
+    path = folders.find_run(args.run)
     if not folders.is_run(path):
         raise ValueError(f"there is no run in {path};{_near_runs(path)} `hadamem train` makes one")
     import_from_here()

@@ -8,10 +8,13 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from hadamem import envs
 from hadamem.training.config import make_config
-from hadamem.training.evaluate import FIRST_ENV, Evaluation, begin, evaluate, t_quantile, wilson
+from hadamem.training.evaluate import FIRST_ENV, Evaluation, begin, check_fit, evaluate, t_quantile, wilson
+from hadamem.training.evaluations import keep
+from hadamem.training.metrics import append_row, read_rows
 from hadamem.training.policy import Policy
 from hadamem.training.trainer import Trainer
 
@@ -172,6 +175,90 @@ def test_envs_that_do_not_start_anew_are_refused(repeat):
         evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2, autoreset_mode="disabled"), 2)
     with pytest.raises(TypeError, match="env_options"):
         evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2), 2, env_options={"k": 3})
+
+
+@pytest.mark.parametrize(("obs", "action", "fits"), [
+    (spaces.Discrete(4), spaces.Discrete(4), True), (spaces.Discrete(5), spaces.Discrete(4), False),
+    (spaces.Discrete(4, start=1), spaces.Discrete(4), False), (spaces.Discrete(4), spaces.Discrete(2), False),
+    (spaces.Box(0, 1, (2,)), spaces.Discrete(4), False),
+])
+def test_only_envs_that_fit_the_policy(repeat, obs, action, fits):
+    env = SimpleNamespace(single_observation_space=obs, single_action_space=action)
+    if fits:
+        check_fit(repeat, env)
+        return
+    kind, theirs = ("actions", action) if obs == repeat.observation_space else ("observations", obs)
+    with pytest.raises(ValueError, match=rf"env's {kind} do not fit") as caught:
+        check_fit(repeat, env)
+    assert str(theirs) in str(caught.value)
+    assert "Discrete(4)" in str(caught.value)
+
+
+def test_what_may_differ_between_envs_that_fit():
+    """Bounds of numbers; not their shape, not whether they are an image's, and no entry of a dict or tuple."""
+    box, image = spaces.Box(0, 1, (2, 2, 3)), spaces.Box(0, 255, (2, 2, 3), np.uint8)
+
+    def fits(mine, theirs):
+        policy = SimpleNamespace(observation_space=mine, action_space=spaces.Discrete(2))
+        try:
+            check_fit(policy, SimpleNamespace(single_observation_space=theirs, single_action_space=spaces.Discrete(2)))
+        except ValueError:
+            return False
+        return True
+
+    for wrap in (lambda x: x, lambda x: spaces.Dict({"a": x, "b": spaces.Discrete(3)}), lambda x: spaces.Tuple((spaces.Discrete(3), x))):
+        assert fits(wrap(box), wrap(spaces.Box(-5, 9, (2, 2, 3), np.float64)))
+        assert not fits(wrap(box), wrap(image))
+        assert not fits(wrap(box), wrap(spaces.Box(0, 1, (2, 2))))
+    assert not fits(spaces.Dict({"a": box}), spaces.Dict({"b": box}))
+    assert not fits(spaces.Tuple((box,)), spaces.Tuple((box, box)))
+
+
+# --- what is kept --------------------------------------------------------------------------------------------------
+
+
+def kept(folder, mean=1.0, **changes):
+    config = make_config(env="TMaze", env_options={"length": 5})
+    facts = {"env": "TMaze", "env_options": {"length": 5}, "seed": 0, "deterministic": False, "steps": 128, **changes}
+    return [path.name for path in keep(folder, config, Evaluation((mean,), (3,)), **facts)]
+
+
+def test_every_evaluation_is_kept(tmp_path):
+    def newest():
+        return json.loads((tmp_path / "eval.json").read_text())["mean"]
+
+    assert kept(tmp_path, 1.0) == ["eval.json", "evaluations.jsonl"]
+    assert kept(tmp_path, 2.0, env_options={"length": 6}) == ["evaluations.jsonl"]
+    assert kept(tmp_path, 3.0, env="VisualMatch", env_options={}) == ["evaluations.jsonl"]
+    assert newest() == 1.0
+    kept(tmp_path, 4.0, seed=2, deterministic=True, steps=256)
+    assert newest() == 4.0
+    rows = read_rows(tmp_path / "evaluations.jsonl")
+    assert [row["mean"] for row in rows] == [1.0, 2.0, 3.0, 4.0]
+    assert rows[1]["env_options"] == {"length": 6}
+    assert {name: rows[3][name] for name in ("env", "seed", "deterministic", "steps", "episodes", "returns")} == {
+        "env": "TMaze", "seed": 2, "deterministic": True, "steps": 256, "episodes": 1, "returns": [4.0]}
+    assert all(row["date"].endswith("+00:00") for row in rows)
+
+
+def test_an_evaluation_from_before_is_kept(tmp_path):
+    """eval.json used to be the only one."""
+    (tmp_path / "eval.json").write_text(json.dumps({"env": "TMaze", "mean": -7.0}, indent=1))
+    kept(tmp_path, 1.0)
+    kept(tmp_path, 2.0)
+    assert [row["mean"] for row in read_rows(tmp_path / "evaluations.jsonl")] == [-7.0, 1.0, 2.0]
+
+
+def test_what_a_crash_left_swallows_no_row(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    append_row(path, {"a": 1})
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole + whole[:cut])
+        append_row(path, {"a": 2})
+        rows = read_rows(path)
+        assert (rows[0], rows[-1]) == ({"a": 1}, {"a": 2})
+        assert path.read_bytes().startswith(whole)
 
 
 # --- statistics ----------------------------------------------------------------------------------------------------

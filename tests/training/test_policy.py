@@ -221,6 +221,16 @@ def test_a_policy_comes_back_from_disk(tmp_path, env, memory, changes):
     made.close()
 
 
+def test_a_run_is_found_by_its_name(tmp_path, monkeypatch):
+    """As by `hadamem eval NAME`; what has that very path goes first."""
+    hm.train("popgym/RepeatPreviousEasy", steps=128, out=tmp_path / "runs" / "first", quiet=True, **{
+        name.replace(".", "__"): value for name, value in TINY.items()})
+    monkeypatch.chdir(tmp_path)
+    assert load_policy("first").steps == load_policy("runs/first").steps == 128
+    Policy.of(trainer("popgym/RepeatPreviousEasy")).save("first")
+    assert load_policy("first").steps is None
+
+
 def test_what_is_no_policy_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no folder"):
         load_policy(tmp_path / "none")

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
 from .. import envs
@@ -103,6 +104,26 @@ def check_seed(seed: int) -> None:
         raise ValueError(f"seed must be in 0 .. 2**30 - 1, got {seed}")
 
 
+def check_fit(policy: Any, env: Any) -> None:
+    """Refuse an env that does not show what the policy can read, or does not take what it does."""
+    for kind, mine, theirs in (("observations", policy.observation_space, env.single_observation_space),
+                               ("actions", policy.action_space, env.single_action_space)):
+        if not _alike(mine, theirs):
+            raise ValueError(f"the env's {kind} do not fit those that the policy was trained with: {theirs} instead of {mine}; "
+                             "take an env with the same spaces")
+
+
+def _alike(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
+    """Whether values of two spaces are made the same way. The bounds of a box may differ: a variant of a task may go further."""
+    if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
+        return one.shape == other.shape and (one.dtype == np.uint8) == (other.dtype == np.uint8)      # bytes are images, and scaled
+    if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
+        return one.spaces.keys() == other.spaces.keys() and all(_alike(one[name], other[name]) for name in one.spaces)
+    if isinstance(one, spaces.Tuple) and isinstance(other, spaces.Tuple):
+        return len(one) == len(other) and all(_alike(a, b) for a, b in zip(one, other, strict=True))
+    return one == other
+
+
 def begin(env: Any, policy: Any, seed: int) -> tuple[Any, dict[str, Any]]:
     """Reset an env for the evaluation number `seed` of a policy."""
     inner = env.unwrapped
@@ -117,6 +138,7 @@ def begin(env: Any, policy: Any, seed: int) -> tuple[Any, dict[str, Any]]:
 
 def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, report: Callable[[int], None] | None) -> Evaluation:
     n = env.num_envs
+    check_fit(policy, env)
     if env.unwrapped.autoreset_mode is AutoresetMode.DISABLED:
         raise ValueError("env must start anew by itself: make it with autoreset_mode='same_step'")
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])

@@ -4,6 +4,7 @@
     run.json         versions, seed, device, times, status
     metrics.jsonl    a row for each iteration
     checkpoints/     the newest ones, see `checkpoint`
+    eval.json, evaluations.jsonl    see `evaluations`
     events.out...    for TensorBoard
 """
 
@@ -27,7 +28,9 @@ from .._version import __version__
 from .checkpoint import FORMAT, Checkpoints, check_format, write_text
 from .config import TrainConfig, from_dict, to_dict
 
+RUNS = Path("runs")      # where `hadamem train` puts runs that have but a name
 CONFIG, RUN, METRICS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "checkpoints"
+EVALUATION, EVALUATIONS = "eval.json", "evaluations.jsonl"
 # Settings that a resumed run may change: they do not decide what it learns, or (steps) only for how long.
 FREE = ("steps", "device", "preset", "workers", "checkpoint_every", "keep_checkpoints", "max_skipped", "log", "compile", "tf32")
 
@@ -73,10 +76,10 @@ class RunFolder:
         save_config(config, self.path / CONFIG)
         before = read_info(self.path)
         self.info = {"format": FORMAT, "status": "running", "env": config.env, "memory": config.network.memory, "seed": config.seed,
-                     **facts, "started": before.get("started", _now()), "ended": None, "resumed": before.get("resumed", []),
+                     **facts, "started": before.get("started", now()), "ended": None, "resumed": before.get("resumed", []),
                      "versions": versions()}
         if before:
-            self.info["resumed"] = [*self.info["resumed"], {"time": _now(), "iteration": facts.get("iterations", 0)}]
+            self.info["resumed"] = [*self.info["resumed"], {"time": now(), "iteration": facts.get("iterations", 0)}]
         self.note()
 
     def note(self, **facts: Any) -> None:
@@ -86,7 +89,7 @@ class RunFolder:
 
     def end(self, status: str, **facts: Any) -> None:
         """status: finished, interrupted or failed."""
-        self.note(status=status, ended=_now(), **facts)
+        self.note(status=status, ended=now(), **facts)
 
     # --- inner works -----------------------------------------------------------------------------------------------
 
@@ -124,6 +127,12 @@ class RunFolder:
 def is_run(folder: Path | str) -> bool:
     """Whether a run was begun in a folder."""
     return (Path(folder) / CONFIG).is_file()
+
+
+def find_run(folder: Path | str) -> Path:
+    """The folder, or the one of that name in runs/ if only that one holds a run."""
+    folder = Path(folder)
+    return RUNS / folder if not is_run(folder) and is_run(RUNS / folder) else folder
 
 
 def read_info(folder: Path) -> dict[str, Any]:
@@ -226,7 +235,7 @@ def _commit() -> str | None:
     return said[0] + ("+" if said[1] else "")
 
 
-def _now() -> str:
+def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import write_text
+from .checkpoint import sync_folder, write_text
 
 TIMES = ("seconds", "rollout_seconds", "update_seconds", "elapsed")      # what differs between two runs that are otherwise the same
 
@@ -48,8 +48,26 @@ class MetricsLog:
             self._file.close()
 
 
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Add one row to a file that is not held open, and force it to the disk.
+
+    The rows before it are not touched, and it is handed over in one piece, also beside other processes that append. What a crash left of
+    an earlier row is closed with a line break, so that it does not swallow this one; `read_rows` passes over it.
+    """
+    with open(path, "a+b", buffering=0) as file:
+        torn = False
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            torn = file.read(1) != b"\n"
+        rest = memoryview(b"\n" * torn + json.dumps(row).encode() + b"\n")
+        while rest:      # all at once, unless the disk is full, which is an error
+            rest = rest[file.write(rest):]
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+
+
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl. What a crash left of a line is passed over; without a file there are none."""
+    """The rows of a .jsonl file. What a crash left of a line is passed over; without a file there are none."""
     return [row for _, row in _read(path)]
 
 

@@ -19,7 +19,7 @@ from ..envs.adapter_workers import STORED
 from ..envs.features import AgentInputs
 from . import checkpoint
 from .checkpoint import CheckpointError
-from .folder import CHECKPOINTS, is_run
+from .folder import CHECKPOINTS, find_run, is_run
 from .spaces import build_space, describe_space
 
 NETWORK = "network."      # how names of the network's tensors begin in a checkpoint
@@ -44,6 +44,7 @@ class Policy:
         if network.input_size != inputs.size:
             raise ValueError(f"network takes {network.input_size} features, but inputs makes {inputs.size} of {inputs.observation_space}")
         self.network, self.images, self.seed = network, images, seed
+        self.steps: int | None = None      # env steps that it was trained for, where it comes from a checkpoint
         self.inputs = inputs.to(self.device)
 
     @property
@@ -184,8 +185,13 @@ class Policy:
 
 
 def load_policy(path: Path | str) -> Policy:
-    """A policy from the folder of a run (its newest good checkpoint), of a checkpoint, or one that `Policy.save` wrote; on the CPU."""
+    """A policy from the folder of a run (its newest good checkpoint), of a checkpoint, or one that `Policy.save` wrote; on the CPU.
+
+    A run in runs/ is also found by its name alone, where there is nothing else of that name.
+    """
     path = Path(path)
+    if not path.exists():
+        path = find_run(path)
     if path.is_file():
         path = path.parent
     if not path.is_dir():
@@ -199,9 +205,11 @@ def load_policy(path: Path | str) -> Policy:
     else:
         raise ValueError(f"{path} is no run, checkpoint or saved policy: it has neither {CHECKPOINTS}/ nor {checkpoint.ABOUT}")
     try:
-        return Policy.build(found.about["policy"], {name[len(NETWORK):]: x for name, x in found.tensors.items()})
+        policy = Policy.build(found.about["policy"], {name[len(NETWORK):]: x for name, x in found.tensors.items()})
     except KeyError as error:
         raise CheckpointError(f"{found.folder / checkpoint.ABOUT} lacks {error}") from error
+    policy.steps = found.about.get("env_steps")
+    return policy
 
 
 def _warn(text: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import TrainConfig
-from .folder import METRICS, is_run, load_config, read_info
+from .folder import EVALUATIONS, METRICS, find_run, is_run, load_config, read_info
 from .metrics import MetricsLog, read_rows
 from .policy import Policy, load_policy
 
@@ -40,6 +40,11 @@ class Run:
             return self._log.rows()
         return [] if self.folder is None else read_rows(self.folder / METRICS)
 
+    @property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """A row for each evaluation by `hadamem eval`, the oldest first, read from evaluations.jsonl each time."""
+        return [] if self.folder is None else read_rows(self.folder / EVALUATIONS)
+
     def summary(self) -> dict[str, Any]:
         """Plain values: what ran, how far, how fast, and the mean return (and success) of the last 10 iterations with ended episodes."""
         rows = self.metrics
@@ -68,8 +73,8 @@ class Run:
 
 
 def open_run(folder: Path | str) -> Run:
-    """The run in a folder, whether it is over or not."""
-    folder = Path(folder)
+    """The run in a folder, or of that name in runs/, whether it is over or not."""
+    folder = find_run(folder)
     if not is_run(folder):
         raise ValueError(f"there is no run in {folder}: it has no config.yaml")
     return Run(load_config(folder), folder, read_info(folder).get("status", "unknown"))

@@ -21,7 +21,7 @@ from .. import envs
 from ..envs import render_canvas as canvas
 from ..envs.play import KEYS
 from ..envs.render_scenes import told
-from .evaluate import begin, check_seed
+from .evaluate import begin, check_fit, check_seed
 
 LINGER = 1.5          # seconds that the last frame of an episode stays
 NARROWEST = 240       # pixels, so that captions can be read
@@ -50,6 +50,7 @@ def play_frames(policy: Any, env: str | Callable[..., Any], *, episodes: int = 1
     check_seed(seed)
     made = _make_env(env, policy.device, "ansi" if text else "rgb_array", dict(env_options or {}))
     try:
+        check_fit(policy, made)
         generator = torch.Generator(policy.device).manual_seed(seed)
         for episode in range(episodes):
             start = begin(made, policy, seed) if episode == 0 else made.reset()
