@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -52,4 +52,4 @@ def one_step(step: F, x: torch.Tensor) -> F:
 
 @functools.cache
 def _compiled(step: F) -> F:
-    return torch.compile(step)   # type: ignore[return-value]
+    return cast(F, torch.compile(step))

@@ -15,8 +15,9 @@ from torch import nn
 
 from .. import lookup
 from ..memory import list_memories, make_memory, own
-from .properties import TOLERANCES, Broken, Suite
+from .properties import Suite
 from .report import Check, Report, explain
+from .trial import TOLERANCES, Broken
 
 
 def check_memory(

@@ -1,39 +1,21 @@
-"""The properties that `hadamem.Memory` promises, one method each. `conformance.py` runs them and reports."""
+"""The properties that `hadamem.Memory` promises, one method each. `conformance.py` runs them; `trial.py` has what they share."""
 
 from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import states
-
-TOLERANCES: dict[torch.dtype, tuple[float, float]] = {   # dtype -> (rtol, atol); rtol is relative to the largest entry
-    torch.float64: (1e-9, 1e-10),
-    torch.float32: (1e-4, 1e-5),
-    torch.float16: (2e-2, 2e-2),
-    torch.bfloat16: (5e-2, 5e-2),
-}
+from .trial import TOLERANCES, Broken, Trial, is_real, same_kind
 
 
-class Broken(Exception):
-    """A property does not hold; the message says how."""
-
-
-class Suite:
-    """The checks. Each is a method without arguments that raises Broken; they share inputs and comparisons."""
-
-    def __init__(self, module: nn.Module, input_size: int, B: int, T: int, long_T: int,
-                 tolerances: Mapping[torch.dtype, tuple[float, float]], seed: int, expect_memory: bool):
-        self.module, self.D, self.B, self.T, self.long_T = module, input_size, B, T, long_T
-        self.tolerances, self.seed, self.expect_memory = tolerances, seed, expect_memory
-        parameter = next((p for p in module.parameters() if p.is_floating_point()), None)
-        self.device = torch.device("cpu") if parameter is None else parameter.device
-        self.dtype = torch.get_default_dtype() if parameter is None else parameter.dtype
+class Suite(Trial):
+    """The checks. Each is a method without arguments that raises Broken."""
 
     def checks(self) -> dict[str, tuple[Callable[[], None], str]]:
         """By name: the check, and what to do if it fails (nothing where its own words say it).
@@ -78,62 +60,6 @@ class Suite:
             **({"works on cuda": (self.cuda, alike)} if torch.cuda.is_available() and self.device.type != "cuda" else {}),
         }
 
-    # --- inputs and comparisons
-
-    def x(self, B: int | None = None, T: int | None = None, seed: int = 1) -> Tensor:
-        generator = torch.Generator().manual_seed(1000 * self.seed + seed)
-        x = torch.randn(B or self.B, T or self.T, self.D, generator=generator, dtype=torch.float64)
-        return x.to(self.device, self.dtype)
-
-    def state(self, B: int | None = None, seed: int = 1, used: bool = True) -> Any:
-        """A state that some steps have been through (or a fresh one)."""
-        generator = torch.Generator(self.device).manual_seed(1000 * self.seed + seed)
-        state = self.module.initial_state(B or self.B, generator=generator)   # type: ignore[operator]
-        if not used:
-            return state
-        with torch.no_grad():
-            return states.detach(self.run(self.x(B, 5, seed=100 + seed), state)[1])
-
-    def resets(self, seed: int = 1, rate: float = 0.25) -> Tensor:
-        generator = torch.Generator().manual_seed(1000 * self.seed + seed)
-        reset = torch.rand(self.B, self.T, generator=generator) < rate
-        reset[0, 0], reset[1, 0] = True, False
-        reset[:, self.T // 2] |= ~reset[:, 1:].any(dim=1)   # at least one inside every row
-        return reset.to(self.device)
-
-    def run(self, x: Tensor, state: Any = None, reset: Tensor | None = None,
-            module: nn.Module | None = None) -> tuple[Tensor, Any]:
-        result = (self.module if module is None else module)(x, state, reset)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise Broken(f"forward(x, state, reset) must return (y, state), got {type(result).__name__}")
-        return result
-
-    def same(self, got: Tensor, want: Tensor, what: str, dtype: torch.dtype | None = None) -> None:
-        """`got` equals `want` within the tolerance of its dtype, or exactly for integers."""
-        if got.shape != want.shape:
-            raise Broken(f"{what}: shapes differ, expected {list(want.shape)}, got {list(got.shape)}")
-        got, want = got.detach(), want.detach()
-        if not _real(got):
-            if not torch.equal(got, want):
-                raise Broken(f"{what}: expected {_brief(want)}, got {_brief(got)}")
-            return
-        if got.numel() == 0:
-            return
-        rtol, atol = self.tolerances.get(dtype or self.dtype, TOLERANCES[torch.float32])
-        error, scale = (got - want).abs(), want.abs().max()
-        equal = (got == want) | (got.isnan() & want.isnan())
-        error = torch.where(equal, torch.zeros_like(error), error)
-        limit = atol + rtol * float(scale) if torch.isfinite(scale) else atol
-        if not bool((error <= limit).all()):   # also true for nan
-            worst = int(error.nan_to_num(nan=float("inf"), posinf=float("inf")).flatten().argmax())
-            place = list(map(int, torch.unravel_index(torch.tensor(worst), got.shape)))
-            expected, found = want.flatten()[worst].item(), got.flatten()[worst].item()
-            raise Broken(f"{what}: at {place} expected {expected:.6g}, got {found:.6g} (allowed ±{limit:.1g})")
-
-    def same_state(self, got: Any, want: Any, what: str, dtype: torch.dtype | None = None) -> None:
-        for name, a, b in zip(want._fields, got, want, strict=True):
-            self.same(a, b, f"{what}, state.{name}", dtype)
-
     # --- the interface
 
     def interface(self) -> None:
@@ -159,9 +85,9 @@ class Suite:
         if y.dtype != self.dtype or y.device != self.device:
             raise Broken(f"y must have the dtype and device of x, {self.dtype} on {self.device}, "
                          f"got {y.dtype} on {y.device}")
-        _same_kind(after, state, "the state that forward() returns")
-        _, after = self.module.step(self.x()[:, 0], state)   # type: ignore[operator]
-        _same_kind(after, state, "the state that step() returns")
+        same_kind(after, state, "the state that forward() returns")
+        _, after = self.module.step(self.x()[:, 0], state)
+        same_kind(after, state, "the state that step() returns")
 
     def initial_state(self) -> None:
         initial = self.module.initial_state
@@ -176,11 +102,11 @@ class Suite:
         if not torch.equal(before, torch.get_rng_state()):
             raise Broken("initial_state(generator=...) draws from torch's global generator too")
         for dtype in (torch.float32, torch.float64):
-            for name, s in zip(a._fields, initial(self.B, dtype=dtype), strict=True):   # type: ignore[operator]
+            for name, s in zip(a._fields, initial(self.B, dtype=dtype), strict=True):
                 wide = dtype.to_complex() if s.is_complex() else dtype
-                if _real(s) and s.dtype != wide:
+                if is_real(s) and s.dtype != wide:
                     raise Broken(f"state.{name} must be {wide} for initial_state(dtype={dtype}), got {s.dtype}")
-        for name, s in zip(a._fields, initial(self.B, device="meta"), strict=True):   # type: ignore[operator]
+        for name, s in zip(a._fields, initial(self.B, device="meta"), strict=True):
             if s.device.type != "meta":
                 raise Broken(f"state.{name} must be on the device asked for, 'meta', got {s.device}")
 
@@ -189,7 +115,7 @@ class Suite:
         torch.manual_seed(7)
         y, _ = self.run(x)
         torch.manual_seed(7)
-        want, _ = self.run(x, self.module.initial_state(self.B))   # type: ignore[operator]
+        want, _ = self.run(x, self.module.initial_state(self.B))
         self.same(y, want, "y without a state, against one from initial_state() under the same torch.manual_seed")
 
     def repeatable(self) -> None:
@@ -207,8 +133,8 @@ class Suite:
         calls: dict[str, Callable[[], Any]] = {     # without resets too: what drops the old state often makes a copy of it
             "forward(reset=None)": lambda: self.run(x, state),
             "forward()": lambda: self.run(x, state, reset),
-            "step(reset=None)": lambda: self.module.step(x[:, 0], state),   # type: ignore[operator]
-            "step()": lambda: self.module.step(x[:, 0], state, reset[:, 0]),   # type: ignore[operator]
+            "step(reset=None)": lambda: self.module.step(x[:, 0], state),
+            "step()": lambda: self.module.step(x[:, 0], state, reset[:, 0]),
         }
         for call, made in calls.items():
             with torch.no_grad():
@@ -238,22 +164,15 @@ class Suite:
         strided = x.transpose(0, 1).contiguous().transpose(0, 1)
         self.same(self.run(strided, state)[0], self.run(x, state)[0], "y for a non-contiguous x")
 
-    def pieces(self, x: Tensor, state: Any, reset: Tensor | None, cuts: list[int]) -> tuple[Tensor, Any]:
-        ys = []
-        for start, end in zip([0, *cuts], [*cuts, x.shape[1]], strict=True):
-            y, state = self.run(x[:, start:end], state, None if reset is None else reset[:, start:end])
-            ys.append(y)
-        return torch.cat(ys, dim=1), state
-
     def step(self) -> None:
         x, state = self.x(T=1), self.state()
         for reset in (None, torch.arange(self.B, device=self.device) % 2 == 0):
             want, want_state = self.run(x, state, None if reset is None else reset[:, None])
-            got, got_state = self.module.step(x[:, 0], state, reset)   # type: ignore[operator]
+            got, got_state = self.module.step(x[:, 0], state, reset)
             self.same(got, want[:, 0], "y of step()")
             self.same_state(got_state, want_state, "step()")
             with torch.no_grad():     # acting may take another way
-                got, got_state = self.module.step(x[:, 0], state, reset)   # type: ignore[operator]
+                got, got_state = self.module.step(x[:, 0], state, reset)
             self.same(got, want[:, 0], "y of step() without gradient")
             self.same_state(got_state, want_state, "step() without gradient")
 
@@ -276,7 +195,7 @@ class Suite:
                 opens = torch.zeros(1, end - start, dtype=torch.bool, device=self.device)
                 opens[0, 0] = reset[b, start]
                 if reset[b, start]:     # counters go on: what a reset draws may depend on them
-                    alone = type(alone)(*(n if _real(n) else old for n, old in zip(new, alone, strict=True)))
+                    alone = type(alone)(*(n if is_real(n) else old for n, old in zip(new, alone, strict=True)))
                 y, alone = self.run(x[row, start:end], alone, opens)
                 what = f"y of row {b}, steps {start} to {end - 1}, against that episode alone"
                 self.same(got[row, start:end], y, what)
@@ -295,7 +214,7 @@ class Suite:
         self.same(inside[1], inside[0], "y after a reset at step 3, for two different inputs before it")
         fresh, fresh_state = self.run(x, start)
         got, got_state = self.run(x, start, opens)
-        counters = [(a, b) for a, b in zip(got_state, fresh_state, strict=True) if not _real(a)]
+        counters = [(a, b) for a, b in zip(got_state, fresh_state, strict=True) if not is_real(a)]
         if all(torch.equal(a, b) for a, b in counters):   # else the reset has drawn anew, and outputs may differ
             self.same(got, fresh, "y after a reset, against y from initial_state()")
 
@@ -306,7 +225,7 @@ class Suite:
             reset[:, at] = True
             want, want_state = self.run(x, start, reset)
             for bad in (float("inf"), float("nan")):
-                broken = type(start)(*(torch.full_like(s, bad) if _real(s) else s for s in start))
+                broken = type(start)(*(torch.full_like(s, bad) if is_real(s) else s for s in start))
                 leaf = x.clone().requires_grad_()
                 got, got_state = self.run(leaf, broken, reset)
                 self.same(got[:, at:], want[:, at:], f"y from a reset at step {at} on, after a state of {bad}")
@@ -358,24 +277,6 @@ class Suite:
         self.same_state(got_state, states.index(want_state, order), "the batch in reverse order")
 
     # --- gradients
-
-    def gradients(self, y: Tensor, leaves: list[tuple[str, Tensor]], cotangent: Tensor) -> dict[str, Tensor]:
-        leaves = [(name, leaf) for name, leaf in leaves if leaf.requires_grad]
-        if not y.requires_grad:
-            raise Broken("y does not depend on x or any parameter by autograd; is it detached?")
-        found = torch.autograd.grad((y * cotangent).sum(), [leaf for _, leaf in leaves], allow_unused=True)
-        return {name: torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves, found, strict=True)}
-
-    def finite(self, y: Tensor, leaves: list[tuple[str, Tensor]], what: str) -> None:
-        for name, g in self.gradients(y, leaves, torch.ones_like(y)).items():
-            if not bool(torch.isfinite(g).all()):
-                count = int((~torch.isfinite(g)).sum())
-                raise Broken(f"the gradient of {name} after {what} has {count} entries that are inf or nan")
-
-    def leaves(self, state: Any) -> tuple[Any, list[tuple[str, Tensor]]]:
-        state = states.apply(lambda s: s.detach().clone().requires_grad_() if _real(s) else s, state)
-        named = zip(state._fields, state, strict=True)
-        return state, [(f"state.{name}", s) for name, s in named if s.requires_grad and s.numel()]
 
     def split_gradients(self) -> None:
         reset, cotangent = self.resets(), torch.randn_like(self.run(self.x())[0])
@@ -476,7 +377,7 @@ class Suite:
         vector = states.to_vector(state)
         if vector.dtype != torch.float32 or vector.ndim != 2 or vector.shape[0] != self.B:
             raise Broken(f"hadamem.states.to_vector must give float32 [B, n], got {vector.dtype} {list(vector.shape)}")
-        back = states.from_vector(self.module, vector)   # type: ignore[arg-type]
+        back = states.from_vector(self.module, vector)
         for name, a, b in zip(state._fields, back, state, strict=True):
             if a.dtype != b.dtype or not torch.equal(a, b):
                 raise Broken(f"state.{name} is not the same after hadamem.states.to_vector and from_vector")
@@ -488,7 +389,7 @@ class Suite:
     def cuda(self) -> None:
         self.moved(copy.deepcopy(self.module).to("cuda"), self.dtype, torch.device("cuda", torch.cuda.current_device()))
 
-    def moved(self, module: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
+    def moved(self, module: Any, dtype: torch.dtype, device: torch.device) -> None:
         """A moved copy gives the same values (to the narrower dtype's accuracy), in its own dtype and place."""
         x, state, reset = self.x(), self.state(used=False), self.resets()
         wide = torch.promote_types(dtype, torch.float32)
@@ -502,27 +403,8 @@ class Suite:
         error, limit = (y.to(want) - want).abs().max().item(), 10 * (atol + rtol * want.abs().max().item())
         if not error <= limit:
             raise Broken(f"y differs by {error:.2g} from y in {self.dtype} on {self.device} (allowed {limit:.1g})")
-        fresh = module.initial_state(self.B)   # type: ignore[operator]
+        fresh = module.initial_state(self.B)
         for name, a, b, kind in zip(fresh._fields, fresh, after, kinds, strict=True):
             if {a.device, b.device} != {device} or {a.dtype, b.dtype} != {kind}:
                 raise Broken(f"state.{name} must be {kind} on {device}, got {a.dtype} on {a.device} from "
                              f"initial_state() and {b.dtype} on {b.device} from forward()")
-
-
-def _same_kind(got: Any, want: Any, what: str) -> None:
-    if type(got) is not type(want):
-        raise Broken(f"{what} must be a {type(want).__name__} like initial_state()'s, got {type(got).__name__}")
-    for name, a, b in zip(want._fields, got, want, strict=True):
-        if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device):
-            raise Broken(f"{what} must keep state.{name} as {list(b.shape)} {b.dtype} on {b.device}, "
-                         f"got {list(a.shape)} {a.dtype} on {a.device}")
-
-
-def _real(x: Tensor) -> bool:
-    """Whether it holds numbers rather than counters or flags."""
-    return x.is_floating_point() or x.is_complex()
-
-
-def _brief(x: Tensor) -> str:
-    values = x.flatten()[:6].tolist()
-    return f"{values}{'...' if x.numel() > 6 else ''}"
