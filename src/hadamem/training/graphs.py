@@ -51,20 +51,21 @@ def _stream(device: int) -> torch.cuda.Stream:
 @contextlib.contextmanager
 def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """`torch.cuda.graph`, except that a capture that fails leaves no trace and raises its first error, not the one of its end."""
-    pool, stream = torch.cuda.graph_pool_handle(), torch.cuda.current_stream()
+    pool, stream, side = torch.cuda.graph_pool_handle(), torch.cuda.current_stream(), _stream(torch.cuda.current_device())
     cause: Exception | None = None
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=_stream(torch.cuda.current_device())):
+        with torch.cuda.graph(graph, pool=pool, stream=side):
             try:
                 yield
             except Exception as error:
                 cause = error
                 raise
+        stream.wait_stream(side)    # a capture begins with writing the generator's seed there: a replay must not come in between
         return
     except Exception as error:
         cause = cause or error
     try:
-        _tidy(graph, pool, stream)
+        _tidy(graph, pool, stream, side)
     except Exception as error:
         warnings.warn(f"hadamem: no more CUDA graphs in this process, for one that failed could not be cleared away: {error}",
                       RuntimeWarning, stacklevel=3)
@@ -74,7 +75,7 @@ def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
         del cause    # else the error holds this frame, the frame the error, and both the tensors of the call
 
 
-def _tidy(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> None:
+def _tidy(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream, side: torch.cuda.Stream) -> None:
     """Undo what torch leaves behind where the end of a capture raises: that comes before torch cleans up."""
     with contextlib.suppress(RuntimeError, AttributeError):   # the capture ended well, only the call raised; or an older torch
         # While a capture seems to be under way, the allocator returns no memory to the device, not even to escape running out.
@@ -86,5 +87,6 @@ def _tidy(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream) -> 
     # The default generator still believes it is captured: each draw, and each replay of an older graph that draws, would raise.
     # The end of any good capture puts that right, and no capture touches the generator's seed and offset.
     some = torch.zeros(1, device=stream.device)
-    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=_stream(torch.cuda.current_device())):
+    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
         some.zero_()
+    stream.wait_stream(side)
