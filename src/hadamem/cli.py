@@ -348,7 +348,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         args, rest = parser.parse_known_args(argv)
         meant = getattr(args, "parser", parser)
         if rest:
-            near = _near(rest[0].partition("=")[0], [*meant._option_string_actions])
+            word = rest[0].partition("=")[0]
+            same = args.elsewhere(word) if hasattr(args, "elsewhere") else None
+            near = f" did you mean {same!r}?" if same else _near(word, [*meant._option_string_actions])
             raise UsageError(f"unknown argument {rest[0]!r};{near} see `{meant.prog} --help`")
         if not hasattr(args, "command"):
             parser.print_help()

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .training.config import TrainConfig
+from .training.config import ELSEWHERE, TrainConfig
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text", dict: "a mapping", tuple: "names"}
@@ -98,11 +98,18 @@ def known(name: str, settings: Mapping[str, Setting]) -> Setting:
     """The setting of a dotted name; `memory` is short for `network.memory`."""
     name = "network.memory" if name == "memory" else name
     if name not in settings:
-        ends = {other.rpartition(".")[2]: other for other in settings}
-        near = difflib.get_close_matches(name, settings, n=1) or [ends[end] for end in difflib.get_close_matches(name, ends, n=1)]
+        ends = {other.rpartition(".")[2]: other for other in settings} | ELSEWHERE
+        near = difflib.get_close_matches(name, settings, n=1) if name.rpartition(".")[2] not in ELSEWHERE else []
+        near = near or [ends[end] for end in difflib.get_close_matches(name.rpartition(".")[2], ends, n=1)]
         hint = f" did you mean {near[0]!r}?" if near else f" known are {', '.join(settings)}"
         raise ValueError(f"unknown setting {name!r};{hint}")
     return settings[name]
+
+
+def flag_elsewhere(option: str) -> str | None:
+    """The option that other libraries call `option`; None if it is not known."""
+    name = ELSEWHERE.get(option.lstrip("-").rpartition(".")[2].replace("-", "_"))
+    return None if name is None else find_settings()[name].flag
 
 
 def flatten(values: Mapping[str, Any], settings: Mapping[str, Setting], path: str = "") -> dict[str, Any]:

@@ -39,6 +39,7 @@ COMMON = {      # the options that most runs need, in this order; the words of o
 
 def train_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "hadamem train --env NAME [--memory NAME] [--preset NAME] [--steps N] [--seed N] [--name NAME] [options]"
+    parser.set_defaults(elsewhere=cli_fields.flag_elsewhere)
     settings = cli_fields.find_settings()
     defaults = cli_fields.flatten(to_dict(make_config()), settings)
     for name, words in COMMON.items():

@@ -399,7 +399,8 @@ def test_hm_train(tmp_path, capsys):
     assert len(longer.metrics) == 5
     assert hm.train("TMaze", preset="popgym-fair", steps=BATCH, quiet=True, **{**KEYWORDS, "ppo": {"epochs": 2}}).config.ppo.trace == 1.0
     for bad, match in ((dict(), "env is missing"), (dict(resume=True), "needs out"), (dict(resume=True, out=tmp_path / "no"), "no run in"),
-                       (dict(env="TMaze", learning_rate=1.0), "did you mean 'ppo.learning_rate'")):
+                       (dict(env="TMaze", learning_rate=1.0), "did you mean 'ppo.learning_rate'"),
+                       (dict(env="TMaze", total_timesteps=1), "did you mean 'steps'"), (dict(env="TMaze", lr=1.0), "'ppo.learning_rate'")):
         with pytest.raises(ValueError, match=match):
             hm.train(quiet=True, **bad)
     with pytest.raises(TypeError, match="env must be a name"):

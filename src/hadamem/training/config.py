@@ -73,6 +73,17 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# What other libraries call our settings: such a name is refused, too, but with the right one.
+ELSEWHERE = {
+    "lr": "ppo.learning_rate", "gamma": "ppo.discount",
+    **dict.fromkeys(("gae_lambda", "lambda_", "lam"), "ppo.trace"), **dict.fromkeys(("n_epochs", "update_epochs"), "ppo.epochs"),
+    **dict.fromkeys(("n_minibatches", "num_minibatches"), "ppo.minibatches"), **dict.fromkeys(("clip_range", "clip_coef"), "ppo.clip"),
+    "target_kl": "ppo.kl_target", "ent_coef": "ppo.entropy_coefficient", "vf_coef": "ppo.value_coefficient",
+    **dict.fromkeys(("total_timesteps", "timesteps", "total_steps"), "steps"), **dict.fromkeys(("n_steps", "num_steps"), "rollout"),
+    "n_envs": "num_envs", "env_id": "env", **dict.fromkeys(("hidden_size", "hidden_dim"), "network.memory_size"),
+}
+
+
 def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     """A configuration from a preset and changes by dotted name: make_config("default", env="TMaze", **{"ppo.epochs": 4}).
 
@@ -114,6 +125,7 @@ def _build(kind: Any, values: dict[str, Any], path: str) -> Any:
     for name in values:
         if name not in known:
             homes = [f"{part}.{name}" for part, inner in parts.items() if name in {f.name for f in dataclasses.fields(inner)}]
+            homes += [ELSEWHERE[name]] if name in ELSEWHERE else []
             hint = f" did you mean {homes[0]!r}?" if homes else _near(name, known)
             raise ValueError(f"unknown setting {path + name!r};{hint} known are {', '.join(known)}")
     return kind(**{name: _build(parts[name], value, f"{name}.") if name in parts and isinstance(value, dict)
