@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -353,6 +354,16 @@ def test_eval(trained, monkeypatch, capsys):
     assert [row["steps"] for row in run.evaluations[-3:]] == [run.metrics[-1]["steps"]] * 3
     assert main(["eval", "done", "--episodes", "1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out.partition("seed 0")[2]
+
+
+def test_an_evaluation_that_cannot_be_kept_is_told_all_the_same(trained, here, capsys):
+    shutil.copytree(trained / "runs/done", "sealed", ignore=shutil.ignore_patterns("eval*"))
+    os.mkdir("sealed/evaluations.jsonl")      # which cannot be appended to, not even by root
+    assert main(["eval", "sealed", "--episodes", "2"]) == 0
+    captured = capsys.readouterr()
+    assert re.search(r"return +\S+ +95 % interval", captured.out)
+    assert "written to" not in captured.out
+    assert captured.err == "hadamem: this evaluation is not kept: sealed/evaluations.jsonl cannot be written to (Is a directory)\n"
 
 
 def test_eval_on_another_env(trained, monkeypatch, capsys):

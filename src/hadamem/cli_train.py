@@ -179,12 +179,20 @@ def evaluate(args: argparse.Namespace) -> int:
         run, env, options = _open_run(args)
         with _counter(args.episodes) as report:
             found = play(run.policy, env, args.episodes, args.seed, args.deterministic, env_options=options, report=report)
-    paths = keep(run.folder, run.config, found, env=env, env_options=options, seed=args.seed, deterministic=args.deterministic,
-                 steps=run.policy.steps)
     variant = f" ({', '.join(f'{name}={json.dumps(value)}' for name, value in options.items())})" if options else ""
     print(f"{env}{variant}, {run.config.network.memory}: {found.episodes} episodes, "
           f"{'most likely' if args.deterministic else 'drawn'} actions, seed {args.seed}")
-    print_table([*evaluation_rows(found), ("written to", " and ".join(map(str, paths)))])
+    width = len("written to")
+    print_table(evaluation_rows(found), width)
+    sys.stdout.flush()                # what was found is told before anything is written: that may fail, and playing took long
+    try:
+        paths = keep(run.folder, run.config, found, env=env, env_options=options, seed=args.seed, deterministic=args.deterministic,
+                     steps=run.policy.steps)
+    except OSError as error:
+        print(f"hadamem: this evaluation is not kept: {error.filename or run.folder} cannot be written to ({error.strerror or error})",
+              file=sys.stderr)
+    else:
+        print_table([("written to", " and ".join(map(str, paths)))], width)
     return 0
 
 
@@ -308,7 +316,8 @@ def _counter(total: int) -> Iterator[Any]:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def print_table(rows: list[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in rows)
+def print_table(rows: list[tuple[str, str]], width: int = 0) -> None:
+    """Names and words in two columns, the first as wide as its names or wider."""
+    width = max(width, *(len(name) for name, _ in rows))
     for name, words in rows:
         print(f"  {name:<{width}}  {words}")
