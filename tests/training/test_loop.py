@@ -1,6 +1,7 @@
 """Runs from start to end, through stops, kills and failures: nothing is lost, and nothing comes out different."""
 
 import dataclasses
+import errno
 import functools
 import json
 import os
@@ -10,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -179,13 +181,17 @@ def test_damaged_checkpoints_and_rows(tmp_path, how):
 def test_without_a_checkpoint_the_run_starts_again(tmp_path):
     train(settings(3), tmp_path / "whole")
     train(settings(3), tmp_path / "parts", should_stop=after(2))
-    damage(tmp_path / "parts" / "checkpoints" / "00000002", "changed")
+    places = sorted((tmp_path / "parts" / "checkpoints").iterdir())
+    assert [place.name for place in places] == ["00000001", "00000002"]      # the first iteration is kept, whatever the time
+    for place in places:
+        damage(place, "changed")
     rows = (tmp_path / "parts" / "metrics.jsonl").read_text()
     said = []
     with pytest.raises(ValueError, match="are damaged"):      # what there is may still be worth something
         train(settings(3), tmp_path / "parts", resume=True, notify=said.append)
     assert (tmp_path / "parts" / "metrics.jsonl").read_text() == rows
-    shutil.rmtree(tmp_path / "parts" / "checkpoints" / "00000002")
+    for place in places:
+        shutil.rmtree(place)
     said = []
     train(settings(3), tmp_path / "parts", resume=True, notify=said.append)
     assert len(said) == 1
@@ -377,6 +383,98 @@ def test_a_worker_that_fails(tmp_path, how):
     assert len(run.metrics) == 9
     assert ["episodes start anew at iteration 3" in text for text in said] == [True]
     assert children() == before
+
+
+class Other(Recall):
+    pass
+
+
+class Wider(Recall):
+    def __init__(self):
+        super().__init__()
+        self.action_space = gymnasium.spaces.Discrete(3)
+
+
+def test_a_run_goes_on_with_its_own_env_only(tmp_path):
+    out = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recall, "__module__", "__main__")                  # as if a script had defined it: only its name is known
+        hm.train(Recall, "gru", out=out, steps=2 * BATCH, quiet=True, workers=0, **KEYWORDS)
+    assert open_run(out).config.env == "Recall"
+    more = {"out": out, "resume": True, "quiet": True, "steps": 3 * BATCH}
+    with pytest.raises(ValueError, match=r"was trained on 'Recall', env is '.*:Other'; pass the same env"):
+        hm.train(Other, **more)
+    with pytest.raises(ValueError, match="the env's actions do not fit"):
+        hm.train(lambda: Wider(), **more)
+    with pytest.warns(RuntimeWarning, match="episodes start anew"):
+        assert hm.train(Recall, **more).status == "finished"
+    assert open_run(out).config.env == f"{Recall.__module__}:Recall"      # a name that can be found again
+
+
+def test_steps_are_the_total_of_a_run(tmp_path):
+    train(settings(6), tmp_path / "run", should_stop=after(3))
+    with pytest.raises(ValueError, match=r"has done 384 of 768 steps; steps \(256\) is the total of the run"):
+        train(settings(2), tmp_path / "run", resume=True)
+    assert open_run(tmp_path / "run").config.steps == 6 * BATCH
+    assert train(settings(5), tmp_path / "run", resume=True).metrics[-1]["iteration"] == 5      # fewer, but not reached yet
+
+
+def test_a_report_that_raises_costs_no_iteration(tmp_path):
+    def report(row):
+        if row["iteration"] == 4:
+            raise RuntimeError("no more paper")
+
+    with pytest.raises(RuntimeError, match="no more paper"):
+        train(settings(6), tmp_path / "run", report=report)
+    assert newest(tmp_path / "run").about["iteration"] == 4
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no SIGHUP")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_stops_a_run_unless_it_is_ignored(tmp_path, ignored):
+    def report(row):
+        if row["iteration"] == 2:
+            for _ in range(2):                                            # it may come twice
+                os.kill(os.getpid(), signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        run = train(settings(4), tmp_path / "run", report=report)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert run.status == ("finished" if ignored else "interrupted")
+    assert newest(tmp_path / "run").about["iteration"] == (4 if ignored else 2)
+
+
+def test_a_full_disk_is_told_with_what_was_kept(tmp_path, monkeypatch):
+    write = checkpoint.Checkpoints.write
+
+    def full(self, iteration, *arguments):
+        if iteration > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self, iteration, *arguments)
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "write", full)
+    with pytest.raises(TrainingFailed, match=r"iteration 4 cannot be written to .*run: No space .*; the checkpoint of iteration 1 is"):
+        train(settings(4), tmp_path / "run")
+
+
+def test_a_second_interrupt_while_foreign_envs_act_keeps_the_weights(tmp_path):
+    """A hanging env, say: nothing changes while it is waited for."""
+    class Hangs(Recall):
+        def step(self, action):
+            if Path(tmp_path / "now").exists():
+                raise KeyboardInterrupt
+            return super().step(action)
+
+    def report(row):
+        if row["iteration"] == 3:
+            (tmp_path / "now").touch()
+
+    with pytest.raises(KeyboardInterrupt):
+        hm.train(lambda: Hangs(), "gru", out=tmp_path / "run", steps=9 * BATCH, quiet=True, workers=0, report=report, **KEYWORDS)
+    assert newest(tmp_path / "run").about["iteration"] == 3
+    assert "the last checkpoint is of iteration 3" in info(tmp_path / "run")["error"]
 
 
 def test_a_signal_that_ends_the_workers_first(tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -119,6 +120,19 @@ def test_lines_where_there_is_no_terminal():
     assert last.startswith("step 1,000 (100 %)")
     assert last.endswith("0:00 left")
     assert "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_run_goes_on_when_nobody_reads_any_more(live):
+    reading, writing = os.pipe()
+    with open(writing, "w") as stream, Progress(CONFIG, "runs/x", stream, live=live, every=0.0) as progress:
+        progress.built(BUILT)
+        os.close(reading)
+        for i in range(1, 4):
+            progress(row(i))
+            progress.say("a line that nobody sees")
+        assert progress.tally.row["steps"] == 300
+        print("and what comes later", file=stream, flush=True)
 
 
 def test_skipped_updates_are_told():

@@ -6,6 +6,7 @@ is padded and no episode is cut anew: the network walks through the same steps i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -57,6 +58,8 @@ class PPOConfig:
             check(name, getattr(self, name) >= 0, "0 or more")
         for name in ("max_grad_norm", "value_clip", "value_clip_range"):
             check(name, getattr(self, name) is None or getattr(self, name) > 0, "above 0, or None")
+        for name in ("value_coefficient", "entropy_coefficient"):
+            check(name, math.isfinite(getattr(self, name)), "a number")
         check("schedule", self.schedule in ("constant", "linear"), "'constant' or 'linear'")
         check("normalize_advantages", self.normalize_advantages in ("batch", "minibatch", "none"), "'batch', 'minibatch' or 'none'")
 

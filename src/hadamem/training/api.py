@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import gymnasium
 from .. import envs
 from ..devices import find_device
 from .config import make_config
-from .folder import CONFIG, is_run, read_config
+from .folder import CONFIG, is_run, read_config, same_env
 from .loop import train as train_run
 from .run import Run
 
@@ -52,7 +53,7 @@ def train(env: Any = None, memory: str | None = None, *, preset: str = "default"
     if isinstance(env, str):
         changes["env"], env = env, None
     elif env is not None:
-        changes["env"] = changes.get("env", _name(env))
+        changes["env"] = _name_of_run(env, changes.get("env"), out)
         if isinstance(env, gymnasium.Env):
             changes = {**ALONE, **changes}
     config = make_config(preset, **changes)
@@ -88,6 +89,16 @@ def _name(env: Any) -> str:
     spec = getattr(env, "spec", None)
     inner = getattr(env, "unwrapped", env)
     return getattr(spec, "id", None) or getattr(env, "__name__", None) or type(inner).__name__
+
+
+def _name_of_run(env: Any, saved: str | None, out: Path | str | None) -> str:
+    """The name of the env, which must be the run's where there is one already."""
+    name = _name(env)
+    if saved is None or "<" in name or isinstance(env, functools.partial):      # a lambda or the like says nothing of what it makes
+        return saved or name
+    if not same_env(saved, name):
+        raise ValueError(f"the run in {out} was trained on {saved!r}, env is {name!r}; pass the same env, or start a new run")
+    return name if ":" in name else saved
 
 
 def _dotted(values: dict[str, Any]) -> dict[str, Any]:

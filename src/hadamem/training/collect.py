@@ -120,7 +120,8 @@ class Collector:
         if not count:
             return {"episodes": 0.0}
         mean = total / count
-        found = {"episodes": count, "return": mean, "return_std": max(0.0, squared / count - mean * mean) ** 0.5, "length": length / count}
+        variance = squared / count - mean * mean
+        found = {"episodes": count, "return": mean, "return_std": 0.0 if variance <= 0 else variance ** 0.5, "length": length / count}
         return {**found, "success": success / count} if self.knows_success else found
 
     def get_state(self) -> dict[str, Tensor]:

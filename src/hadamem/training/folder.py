@@ -196,10 +196,18 @@ def _loader() -> Any:
 def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:
     """Refuse to resume a run with settings that make it another one."""
     before, after = _flat(to_dict(old)), _flat(to_dict(new))
+    if same_env(old.env, new.env):
+        after["env"] = old.env
     changed = [f"{name} ({before.get(name)!r}, now {after.get(name)!r})" for name in {**before, **after}
                if name not in FREE and before.get(name) != after.get(name)]
     if changed:
-        raise ValueError(f"{path} was made with other settings: {', '.join(changed)}; keep them to resume it, or start a new run")
+        raise ValueError(f"{path} was made with other settings: {', '.join(changed)}; keep them to resume it, or start a new run "
+                         f"(only these may change: {', '.join(FREE)})")
+
+
+def same_env(one: str, other: str) -> bool:
+    """Whether two names may stand for one env: a class that a script defines is known by its bare name, in a module as module:Class."""
+    return one == other or ((":" in one) != (":" in other) and one.rpartition(":")[2] == other.rpartition(":")[2])
 
 
 def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:

@@ -11,19 +11,23 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
 
 from ..envs import EnvError
 from .config import TrainConfig, from_dict, to_dict
+from .evaluate import check_fit
 from .folder import RunFolder, check_same, describe_device, is_run, load_config, read_info
 from .logs import Logs
 from .metrics import MetricsLog, cut_back
 from .policy import Policy
 from .run import Run
+from .spaces import build_space
 from .trainer import Trainer
+
+HANGUP = getattr(signal, "SIGHUP", None)      # the terminal was closed; Windows has none
 
 
 class TrainingFailed(RuntimeError):
@@ -42,8 +46,8 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
     notify: told what a person should know (a damaged checkpoint, episodes that start anew); None: these come as warnings.
     stopping: called by the first Ctrl-C, in its signal handler, so it should do no more than set a flag; None: a line on stderr.
 
-    Ctrl-C and SIGTERM end the run after the iteration that is on, with a checkpoint and the status "interrupted"; a second Ctrl-C ends
-    it at once. An error leaves metrics and the last checkpoint as they are, and the status "failed".
+    Ctrl-C, SIGTERM and a closed terminal end the run after the iteration that is on, with a checkpoint and the status "interrupted"; a
+    second Ctrl-C ends it at once. An error leaves metrics and the last checkpoint as they are, and the status "failed".
     """
     if resume and folder is None:
         raise ValueError("resume=True needs the folder of the run to go on with")
@@ -67,7 +71,10 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
                 built(trainer)
             status = session.run(report, lambda: stop.asked or (should_stop is not None and should_stop()))
         except KeyboardInterrupt:
-            session.end("interrupted", error="stopped in the middle of an iteration; the last checkpoint is as it was")
+            if trainer.acting:
+                session.save_after_env_error()
+            session.end("interrupted", error=f"stopped in the middle of an iteration; the last checkpoint is of iteration {session.saved}"
+                        if session.saved >= 0 else "stopped in the first iteration; there is no checkpoint yet")
             raise
         except EnvError as error:
             session.save_after_env_error()
@@ -76,7 +83,8 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
                 raise
             status = "interrupted"      # the signal went to the envs' processes, too, and these were quicker
         except BaseException as error:
-            session.end("failed", error=f"{type(error).__name__}: {error}")
+            with contextlib.suppress(OSError):      # where nothing can be written, the first error is the one to tell
+                session.end("failed", error=f"{type(error).__name__}: {error}")
             raise
         session.end(status)
         return Run(config, None if disk is None else disk.path, status, Policy.of(trainer), session.log if disk is None else None)
@@ -103,7 +111,7 @@ class _Session:
         self.log = MetricsLog()
         self.logs: Logs | None = None
         self.before = 0.0                    # seconds of earlier parts of the run
-        self.start = self.last_save = time.monotonic()
+        self.start, self.last_save = time.monotonic(), float("-inf")      # so the first iteration is kept, and then one now and then
         self.saved = -1                      # the iteration of the newest checkpoint
         self.skipped = 0                     # updates in a row that were not finite
 
@@ -122,17 +130,23 @@ class _Session:
         last = cut_back(disk.metrics, trainer.iterations)
         self.before = 0.0 if last is None else last.get("elapsed", 0.0)
         self.log = MetricsLog(disk.metrics)
-        self.start = self.last_save = time.monotonic()
+        self.start = time.monotonic()
 
     def run(self, report: Callable[[dict[str, Any]], None] | None, should_stop: Callable[[], bool]) -> str:
         """Iterations to the end, or until someone says stop. Time decides only when checkpoints are written."""
         trainer, config = self.trainer, self.trainer.config
         while not trainer.done:
-            row = self.log.add({**trainer.iteration(), "elapsed": self.before + time.monotonic() - self.start})
+            row = {**trainer.iteration(), "elapsed": self.before + time.monotonic() - self.start}
+            with self._writing():
+                row = self.log.add(row)
             if self.logs is not None:
                 self.logs.add(row)
-            if report is not None:
-                report(row)
+            try:
+                if report is not None:
+                    report(row)
+            except Exception:
+                self.save()                  # the iteration is over: what a caller's function does must not cost it
+                raise
             self._check_finite(row)
             if should_stop() and not trainer.done:
                 self.save()
@@ -147,15 +161,16 @@ class _Session:
         trainer = self.trainer
         if self.checkpoints is None or self.skipped or self.saved == trainer.iterations:
             return
-        self.log.sync()                      # rows first: a checkpoint never knows more iterations than they do
         about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy}
-        self.checkpoints.write(trainer.iterations, trainer.get_state(), about)
+        with self._writing():
+            self.log.sync()                  # rows first: a checkpoint never knows more iterations than they do
+            self.checkpoints.write(trainer.iterations, trainer.get_state(), about)
         self.saved, self.last_save = trainer.iterations, time.monotonic()
 
     def save_after_env_error(self) -> None:
         """Foreign envs start anew in a resumed run anyway, and weights do not change while envs are stepped: nothing need be lost."""
         if not self.trainer.env.unwrapped.restorable and self.trainer.iterations:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(TrainingFailed):
                 self.save()
 
     def end(self, status: str, **facts: Any) -> None:
@@ -180,10 +195,27 @@ class _Session:
             self.say(f"there is no checkpoint in {disk.path} yet: the run starts from the beginning")
             return
         check_same(from_dict(found.about["config"]), config, found.folder)
+        saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
+        check_fit(SimpleNamespace(**saved), trainer.source)
+        reached, before = int(found.about["env_steps"]), load_config(disk.path).steps
+        if config.steps <= reached and config.steps < before:
+            raise ValueError(f"{disk.path} has done {reached:,} of {before:,} steps; steps ({config.steps:,}) is the total of the run and "
+                             "cannot be less than that")
         trainer.set_state(found.tensors)
         self.saved = trainer.iterations
         if not trainer.env.unwrapped.restorable:
             self.say(f"{config.env} cannot be brought back to where it was: its episodes start anew at iteration {trainer.iterations}")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A disk that is full, or gone, ends the run with what was kept."""
+        try:
+            yield
+        except OSError as error:
+            kept = f"; the checkpoint of iteration {self.saved} is there" if self.saved >= 0 else ""
+            place = "" if self.disk is None else f" to {self.disk.path}"
+            cause = error.strerror or error
+            raise TrainingFailed(f"iteration {self.trainer.iterations} cannot be written{place}: {cause}{kept}") from error
 
     def _check_finite(self, row: dict[str, Any]) -> None:
         """Stop where every update is skipped: more than `max_skipped` in a row, whole iterations of them."""
@@ -199,7 +231,7 @@ class _Session:
 
 
 class _Signals:
-    """Within it, the first Ctrl-C or SIGTERM only sets `asked`; the next one is a KeyboardInterrupt. Other threads have no signals."""
+    """Within it, the first Ctrl-C, SIGTERM or SIGHUP only sets `asked`; the next is a KeyboardInterrupt. Other threads have no signals."""
 
     def __init__(self, stopping: Callable[[], None] | None = None) -> None:
         self.asked, self.stopping = False, stopping
@@ -207,8 +239,9 @@ class _Signals:
 
     def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
+            for number in (signal.SIGINT, signal.SIGTERM, HANGUP):
+                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:      # ignored: started with nohup, say
+                    self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -216,6 +249,8 @@ class _Signals:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self.asked and number == HANGUP:      # a terminal that closes may tell twice
+            return
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
@@ -108,6 +109,16 @@ class Tally:
         return "".join(bars[min(len(bars) - 1, int((mean - low) / span * len(bars)))] for mean in means)
 
 
+class _Screen(Console):
+    """Rich would end the process where nobody reads any more."""
+
+    lost: Callable[[], None]
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        self.lost()
+
+
 class Progress:
     """Call it with every row of metrics, inside a `with`.
 
@@ -117,7 +128,8 @@ class Progress:
     def __init__(self, config: TrainConfig, place: str = "", stream: TextIO | None = None, live: bool | None = None, every: float = 5.0):
         self.config, self.place, self.every = config, place, every
         self.stream = stream or sys.stdout
-        self.console = Console(file=self.stream, highlight=False)
+        self.console = _Screen(file=self.stream, highlight=False)
+        self.console.lost = self._go_silent
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal if live is None else live
         self.tally = Tally()
         self.facts = ""
@@ -145,10 +157,13 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print a line, above the panel if there is one; for `train(notify=...)`."""
-        if self._panel is not None:
-            self.console.print(Text(text))
-        else:
-            print(text, file=self.stream, flush=True)
+        try:
+            if self._panel is not None:
+                self.console.print(Text(text))
+            else:
+                print(text, file=self.stream, flush=True)
+        except OSError:
+            self._go_silent()
 
     def stopping(self) -> None:
         """The run will end after this iteration; for `train(stopping=...)`."""
@@ -178,8 +193,19 @@ class Progress:
 
     def _stop(self) -> None:
         if self._panel is not None:
-            self._panel.stop()
-            self._panel = None
+            panel, self._panel = self._panel, None
+            try:
+                panel.stop()
+            except OSError:
+                self._go_silent()
+
+    def _go_silent(self) -> None:
+        """Nobody reads any more (`| head`, a closed terminal): the run is worth more than its lines."""
+        self.live, self._panel = False, None
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        with contextlib.suppress(OSError):                # a stream without a number; all that comes later goes nowhere, too
+            os.dup2(nowhere, self.stream.fileno())
+        os.close(nowhere)
 
     # --- lines -----------------------------------------------------------------------------------------------------
 

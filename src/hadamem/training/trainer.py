@@ -31,6 +31,7 @@ class Trainer:
         self.config = config
         self.source: Any = None if env is None or callable(env) else env        # the env before it is wrapped for the network
         self.owns_env = self.source is None
+        self.acting = False                  # envs are being stepped: weights do not change
         try:
             self._build(env, graphs)
         except BaseException:
@@ -81,7 +82,9 @@ class Trainer:
         """Collect a rollout and learn from it. Returns statistics, times included; this is where the host waits for a GPU."""
         start, clock = time.perf_counter(), _Clock(self.device)
         self.collector.draw(self.iterations)
+        self.acting = True
         self._collect()
+        self.acting = False
         clock.split()
         self.ppo.begin(self.env_steps / self.config.steps)
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
