@@ -24,7 +24,7 @@ from hadamem import envs
 from hadamem.envs import trees
 
 from . import own
-from .toys import Actions, Fragile, Mixed, OwnVector, Shapes, Unmakeable
+from .toys import Actions, Fragile, Mixed, OwnVector, Shapes, Shows, Unmakeable
 
 PLACES = [0, 2]      # workers
 
@@ -426,6 +426,46 @@ def test_errors_of_an_env_come_back(workers):
         assert obs["pair"][1][:, 0].tolist() == [0, 0, 0]
         assert env.step([0, 0, 0])[0]["pair"][1][:, 0].tolist() == [1, 1, 1]
     env.close()
+
+
+BYTES = spaces.Box(0, 255, (2, 2, 3), np.uint8)
+
+
+@pytest.mark.parametrize(("space", "good", "bad", "words"), [
+    (spaces.Discrete(3), 2, 3, r"observation must be of Discrete\(3\), here a whole number from 0 to 2, got 3"),
+    (spaces.Discrete(3, start=-1), np.float32(1), 0.5, "got 0.5 .*correct the observation, or the observation_space"),
+    (spaces.MultiDiscrete([3, 2]), [2, 1], [0, 2], r"shape \[2\], here .* 0 to 1, got 2"),
+    (spaces.MultiBinary(3), np.ones(3, bool), [0, 2, 0], "got 2"),
+    (spaces.MultiDiscrete([2] * 70), np.ones(70, int), np.full(70, -1), "got -1"),
+    (BYTES, np.full((2, 2, 3), 255), np.full((2, 2, 3), 300), "a Box of uint8, here a whole number from 0 to 255, got 300"),
+    (BYTES, np.ones((2, 2, 3)), np.full((2, 2, 3), 0.5), r"got 0.5 \(float64\); for a picture from 0 to 1 give \(255 \* x\)"),
+    (BYTES, np.zeros((2, 2, 3), np.uint8), np.full((2, 2, 3), np.nan), "got nan"),
+    (spaces.Discrete(3), 0, None, "got 'None' of type object"),
+    (spaces.Dict(a=spaces.Tuple((spaces.Discrete(2), BYTES))), {"a": (1, BYTES.low)}, {"a": (2, BYTES.low)}, r"observation\['a'\]\[0\]"),
+], ids=str)
+def test_observations_outside_their_space(space, good, bad, words):
+    for first, later in ((bad, good), (good, bad)):
+        env = envs.adapt(Shows, num_envs=2, workers=0, space=space, first=first, later=later)
+        with pytest.raises(envs.EnvError, match=f"env 0 failed in {'reset' if first is bad else 'step'}.*{words}"):
+            env.reset(seed=0), env.step([0, 0])
+    env = envs.adapt(Shows, num_envs=2, workers=0, space=space, first=good, later=good)
+    same(env.reset(seed=0)[0], 0, good)
+    env.step([0, 0])
+
+
+def test_floats_may_leave_their_box():
+    env = envs.adapt(Shows, num_envs=2, workers=0, space=spaces.Box(0, 1, (2,)), first=[7, -7], later=np.array([np.inf, 9.0]))
+    assert env.reset(seed=0)[0].tolist() == [[7, -7]] * 2
+    assert env.step([0, 0])[0].tolist() == [[np.inf, 9.0]] * 2
+
+
+def test_observations_of_vector_envs_outside_their_space(monkeypatch):
+    env = envs.adapt(OwnVector())
+    env.reset()
+    step = OwnVector.step
+    monkeypatch.setattr(OwnVector, "step", lambda self, actions: (np.array([0, 1, 2]), *step(self, actions)[1:]))
+    with pytest.raises(envs.EnvError, match=r"env 2 failed in step\(\): .*Discrete\(2\), here a whole number from 0 to 1, got 2"):
+        env.step([0, 0, 0])
 
 
 def test_a_worker_that_dies_is_told():

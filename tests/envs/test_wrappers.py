@@ -218,6 +218,12 @@ def test_features_equal_gymnasiums_flatten():
         obs, *_ = tree.step(torch.full((3, 2), 1.25 + t / 8, dtype=torch.float64))
 
 
+def test_no_leaf_spills_into_anothers_features():
+    make = wrappers.FeatureMap(spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2, start=5), spaces.Box(0, 1, (1,)))))
+    got = make((torch.tensor([3, -1, 1]), torch.tensor([5, 9, 0]), torch.zeros(3, 1)))
+    assert got.tolist() == [[0, 0, 1, 1, 0, 0], [1, 0, 0, 0, 1, 0], [0, 1, 0, 1, 0, 0]]
+
+
 def test_images_are_scaled_on_request():
     space = spaces.Tuple((spaces.Box(0, 255, (2, 2), np.uint8), spaces.Discrete(2)))
     env = Echo(2, observations=space, actions=spaces.Discrete(2))

@@ -64,6 +64,21 @@ class Actions(gymnasium.Env):
         return np.asarray(action, dtype=float), 0, False, False, {}
 
 
+class Shows(gymnasium.Env):
+    """Shows `first`, then `later`, whatever its space says."""
+
+    def __init__(self, space, first, later, action_space=None):
+        self.observation_space, self.first, self.later = space, first, later
+        self.action_space = action_space or spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.first, {}
+
+    def step(self, action):
+        return self.later, 0.0, False, False, {}
+
+
 class Shapes(gymnasium.Env):
     """Types that torch has not, and a mask [2, 4] (or a tuple of two) in the observation; episodes of 2 steps."""
 

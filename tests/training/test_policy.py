@@ -179,6 +179,18 @@ def test_bad_input(change, match):
         policy.act(**{"obs": torch.zeros(3, dtype=torch.int64), "state": policy.initial_state(3), **change})
 
 
+def test_observations_outside_their_space():
+    policy = Policy.of(trainer(Mixed))
+    good = {"picture": np.zeros((2, 3, 4, 4), np.uint8), "pair": (np.array([0, 4]), np.full((2, 2), 1e9))}
+    policy.act(good)
+    for bad, words in (({"pair": (np.array([0, 5]), np.zeros((2, 2)))}, r"obs\['pair'\]\[0\] must be of Discrete\(5\).*got 5"),
+                       ({"pair": (torch.tensor([-1, 0]), np.zeros((2, 2)))}, "got -1"),
+                       ({"picture": torch.full((2, 3, 4, 4), 0.5)}, r"obs\['picture'\] must be of a Box of uint8.*got 0.5.*255 \* x"),
+                       ({"picture": torch.zeros(2, 3, 4, 4, dtype=torch.bfloat16)}, "bfloat16")):
+        with pytest.raises(ValueError, match=words):
+            policy.act({**good, **bad})
+
+
 def test_missing_entries_are_named():
     policy = Policy.of(trainer(Recall))
     for obs in ({"cue": np.zeros(2, int)}, np.zeros(2)):

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from . import trees
 from .adapter_backends import Backend, check_spaces
-from .adapter_workers import STORED, UNKNOWN, choices, flat_mask, taken
+from .adapter_workers import STORED, UNKNOWN, choices, failures, flat_mask, leaves, taken
 
 MAPS = gymnasium.vector.VectorObservationWrapper, gymnasium.vector.VectorActionWrapper, gymnasium.vector.VectorRewardWrapper
 
@@ -27,6 +27,7 @@ class Vector(Backend):
         self.env, self.num_envs = env, env.num_envs
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
         check_spaces(self.observation_space, self.action_space)
+        self.leaves = leaves(self.observation_space, self.observation_space)
         self.render_mode, self.name = env.render_mode, str(env)
         self.episode_steps = None if env.spec is None else env.spec.max_episode_steps
         own = env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
@@ -55,7 +56,7 @@ class Vector(Backend):
             return
         more = {} if mask is None else {"reset_mask": mask.copy()}
         obs, info = self.env.reset(seed=seed, options={**(options or {}), **more} or None)  # type: ignore[arg-type]  # most take lists
-        self.obs = trees.apply(_stored, obs)
+        self.obs = self._checked(obs, "reset()")
         self.of_reset.update(_checked_info(info))
         which = np.ones(self.num_envs, bool) if mask is None else mask
         self.started = self.started | which
@@ -69,7 +70,7 @@ class Vector(Backend):
         self.elapsed = np.where(resetting, 0, self.elapsed + 1)
         if self.steps:
             truncated = truncated | (self.elapsed >= self.steps)
-        self.truncated, self.obs = truncated, trees.apply(_stored, obs)
+        self.truncated, self.obs = truncated, self._checked(obs, "step()")
         over = self.terminated | truncated
         self.started, self.ended = resetting.copy(), over
         self._take_mask(_checked_info(info), np.ones(self.num_envs, bool))
@@ -79,7 +80,7 @@ class Vector(Backend):
         elif over.any() and self.resets:
             self.final, self.started = trees.apply(lambda x: _array(x).copy(), self.obs), over.copy()
             obs, first = self.env.reset(options={"reset_mask": over.copy()})
-            self.obs, self.ended = trees.apply(_stored, obs), np.zeros(self.num_envs, bool)
+            self.obs, self.ended = self._checked(obs, "reset()"), np.zeros(self.num_envs, bool)
             self._take_mask(first, over)
         self.elapsed[self.started] = 0
         self.success = np.full(self.num_envs, UNKNOWN)
@@ -95,6 +96,23 @@ class Vector(Backend):
     def close(self) -> None:
         self.closed = True
         self.env.close()
+
+    def _checked(self, obs: Any, what: str) -> Any:
+        """Observations as they are stored. Numbers that lie on a GPU are not looked at: nothing waits for it."""
+        for path, name, _, numbers in self.leaves:
+            leaf = obs
+            for key in path:
+                leaf = leaf[key]
+            if numbers is None or getattr(leaf, "is_cuda", False):
+                continue
+            batch = _array(leaf)
+            try:
+                numbers.check(batch, name)
+            except ValueError:
+                for i, row in enumerate(batch):      # whose is it?
+                    with failures(i, what):
+                        numbers.check(np.asarray(row), name)
+        return trees.apply(_stored, obs)
 
     def _end_of(self, info: dict[str, Any], i: int) -> dict[str, Any]:
         """The last info of the episode of env i that ended in this step."""

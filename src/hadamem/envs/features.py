@@ -25,7 +25,7 @@ class FeatureMap:
 
     def __init__(self, space: gymnasium.Space[Any], scale_images: bool = False, device: torch.device | str = "cpu"):
         self.leaves = leaves(space)
-        codes: list[np.ndarray] = []                      # of every whole number: the feature that stands for its 0
+        codes: list[np.ndarray] = []                      # of every whole number: the feature that stands for its 0, and its own features
         low, high = [], []
         self.size, self.device = 0, torch.device(device)
         self.plan: list[tuple[int, int, float] | None] = []       # of each leaf that is no code: its features, and their scale
@@ -34,7 +34,8 @@ class FeatureMap:
             scale = 1 / 255 if scale_images and leaf.dtype == np.uint8 and isinstance(leaf, spaces.Box) else 1.0
             if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete)):
                 sizes = np.reshape(leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec, -1).astype(np.int64)
-                codes.append(self.size + np.cumsum(sizes) - sizes - np.reshape(leaf.start, -1))
+                first = self.size + np.cumsum(sizes) - sizes
+                codes.append(np.stack([first - np.reshape(leaf.start, -1), first, first + sizes - 1]))
                 self.plan.append(None)
             else:
                 self.plan.append((self.size, self.size + size, scale))
@@ -44,7 +45,7 @@ class FeatureMap:
                 low.append(flat.low.astype(np.float32) * np.float32(scale))
                 high.append(flat.high.astype(np.float32) * np.float32(scale))
             self.size += size
-        self.codes = torch.as_tensor(np.concatenate(codes), device=self.device) if codes else None      # [K]
+        self.codes = torch.as_tensor(np.concatenate(codes, 1), device=self.device).unbind() if codes else None      # 3 times [K]
         self.space = spaces.Box(np.concatenate(low), np.concatenate(high), dtype=np.float32)
 
     def __call__(self, obs: Any) -> Tensor:
@@ -65,7 +66,8 @@ class FeatureMap:
         assert out is not None
         if self.codes is not None:
             ones = numbers[0] if len(numbers) == 1 else torch.cat(numbers, 1)      # [N, K]
-            ones = (ones + self.codes).clamp_(0, self.size - 1)                    # whatever an env shows, no index goes astray
+            zero, low, high = self.codes
+            ones = (ones + zero).clamp_(low, high)                                 # whatever an env shows, no index goes astray
             out.scatter_(1, ones, 1.0)
         return out
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..agents.actions import make_actions
 from ..agents.network import ActorCritic, Image, NetworkConfig, NetworkState
 from ..envs.adapter_workers import STORED
+from ..envs.adapter_workers import leaves as adapted_leaves
 from ..envs.features import AgentInputs
 from . import checkpoint
 from .checkpoint import CheckpointError
@@ -46,6 +47,8 @@ class Policy:
         self.network, self.images, self.seed = network, images, seed
         self.steps: int | None = None      # env steps that it was trained for, where it comes from a checkpoint
         self.inputs = inputs.to(self.device)
+        space = self.observation_space
+        self._numbers = {name.replace("observation", "obs", 1): numbers for _, name, _, numbers in adapted_leaves(space, space)}
 
     @property
     def observation_space(self) -> spaces.Space[Any]:
@@ -157,15 +160,20 @@ class Policy:
                 except (KeyError, IndexError, TypeError) as error:
                     raise ValueError(f"{where} must be an observation of {space}, got {type(value).__name__}: {error!r}") from error
                 return parts if isinstance(space, spaces.Dict) else tuple(parts.values())
-            leaf = (value if isinstance(value, Tensor) else _tensor(value)).to(self.device)
+            leaf = value if isinstance(value, Tensor) else _tensor(value)
             shape = list(space.shape or ())
             single = list(leaf.shape) == shape
             leaf = leaf[None] if single else leaf
             if list(leaf.shape[1:]) != shape or leaf.ndim != len(shape) + 1:
                 raise ValueError(f"{where} must have the shape [{', '.join(map(str, ['N', *shape]))}] for {space}, got {list(leaf.shape)}")
+            numbers = self._numbers[where]
+            if numbers is not None and leaf.device.type == "cpu" and leaf.dtype != torch.bfloat16:      # which numpy has not
+                numbers.check(leaf.detach().numpy(), where)
+            elif numbers is not None and leaf.is_floating_point():      # to look at its values would wait for the GPU
+                raise ValueError(f"{where} must be of {numbers}, of whole numbers, got {leaf.dtype}; convert it")
             sizes.add(leaf.shape[0])
             kinds.add((single, not isinstance(value, Tensor)))
-            return leaf
+            return leaf.to(self.device)
 
         tree = read(self.observation_space, obs, "obs")
         if len(sizes) != 1 or 0 in sizes:
