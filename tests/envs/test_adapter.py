@@ -428,6 +428,15 @@ def test_errors_of_an_env_come_back(workers):
     env.close()
 
 
+@pytest.mark.parametrize("workers", PLACES)
+def test_an_env_that_calls_exit(workers):
+    env = envs.adapt(Fragile, num_envs=2, workers=workers, when=1, how="sys.exit")
+    env.reset(seed=0)
+    with pytest.raises(envs.EnvError, match=r"^env 0 failed in step\(.*2.*\): it called sys.exit\(None\)"):
+        env.step([0, 0])
+    env.close()
+
+
 BYTES = spaces.Box(0, 255, (2, 2, 3), np.uint8)
 
 

@@ -1,6 +1,8 @@
 """Small Gymnasium envs for tests of the adapter. Worker processes import this file, so it needs Gymnasium and numpy only."""
 
 import os
+import sys
+import time
 
 import gymnasium
 import numpy as np
@@ -124,7 +126,7 @@ class OwnVector(gymnasium.vector.VectorEnv):
 
 
 class Fragile(Mixed):
-    """Breaks in step number `when`: raises, or ends its process by `how`."""
+    """Breaks in step number `when`: raises, exits, hangs, or ends its process, by `how`."""
 
     def __init__(self, when=2, how="raise", **options):
         super().__init__(**options)
@@ -134,6 +136,10 @@ class Fragile(Mixed):
         if self.t + 1 == self.when:
             if self.how == "raise":
                 raise ZeroDivisionError("the pole fell off the table")
+            if self.how == "sys.exit":
+                sys.exit(None)
+            if self.how == "hang":
+                time.sleep(60)
             os._exit(3)
         return super().step(action)
 

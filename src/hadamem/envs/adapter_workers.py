@@ -104,7 +104,7 @@ class Group:
 
     def close(self) -> None:
         for env in self.envs:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):
                 env.close()
         self.envs = []
 
@@ -277,6 +277,8 @@ def failures(i: int, what: str) -> Any:
     """Errors of env i come out as EnvErrors that say what it was at."""
     try:
         yield
+    except SystemExit as error:      # else the command would end, as if all were well or with another's words
+        raise EnvError(f"env {i} failed in {what}: it called sys.exit({error.code!r})") from error
     except Exception as error:
         raise EnvError(f"env {i} failed in {what}: {type(error).__name__}: {error}") from error
 
