@@ -587,6 +587,41 @@ def test_processes_end_with_the_parent(tmp_path, how):
         assert err == ""
 
 
+HANGS = """
+    import ctypes, pathlib, gymnasium, hadamem as hm
+    from hadamem.envs import adapter_backends
+    adapter_backends.LAST = 1                     # second
+    class Hangs(gymnasium.Env):
+        observation_space = action_space = gymnasium.spaces.Discrete(2)
+        def reset(self, *, seed=None, options=None):
+            self.seed = seed
+            return 0, dict()
+        def step(self, action):
+            while self.seed:
+                print("hangs", flush=True)
+                ctypes.PyDLL(None).sleep(30)      # in C, and no other thread may run
+            return 0, 0.0, False, False, dict()
+        def close(self):
+            pathlib.Path("closed").touch()
+    env = hm.envs.adapt(Hangs, num_envs=2, workers=2)
+    env.reset(seed=0)
+    print(*(p.pid for p in env.backend.processes), flush=True)
+    env.step([0, 0])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell of a parent's death")
+def test_a_worker_that_hangs_ends_with_a_killed_parent(tmp_path):
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HANGS)], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    pids = parent.stdout.readline().split()
+    assert parent.stdout.readline() == "hangs\n"
+    parent.kill()
+    parent.wait()
+    assert all(gone(int(pid)) for pid in pids)
+    assert (tmp_path / "closed").exists()         # by the other worker, which had its second
+    parent.stdout.close()
+
+
 def test_a_step_that_was_interrupted(monkeypatch):
     env = envs.adapt(Mixed, num_envs=2, workers=2)
     env.reset(seed=0)

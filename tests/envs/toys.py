@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 
 import gymnasium
 import numpy as np
@@ -126,7 +125,7 @@ class OwnVector(gymnasium.vector.VectorEnv):
 
 
 class Fragile(Mixed):
-    """Breaks in step number `when`: raises, exits, hangs, or ends its process, by `how`."""
+    """Breaks in step number `when`: raises, exits, or ends its process, by `how`."""
 
     def __init__(self, when=2, how="raise", **options):
         super().__init__(**options)
@@ -138,8 +137,6 @@ class Fragile(Mixed):
                 raise ZeroDivisionError("the pole fell off the table")
             if self.how == "sys.exit":
                 sys.exit(None)
-            if self.how == "hang":
-                time.sleep(60)
             os._exit(3)
         return super().step(action)
 

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -31,16 +32,17 @@ import sys
 sys.path[:] = filter(None, sys.path)
 from importlib import util
 from multiprocessing.connection import Connection
-_, path, connection = sys.argv
+_, path, connection, parent, last = sys.argv
 connection = Connection(int(connection))
 sys.path[:], sys.argv[:] = connection.recv()
 spec = util.spec_from_file_location("hadamem_env_worker", path)
 module = sys.modules[spec.name] = util.module_from_spec(spec)
 spec.loader.exec_module(module)
-module.main(connection)
+module.main(connection, int(parent), int(last))
 """
 FLAT = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 PATIENCE = 5.0      # seconds that workers have to close their envs
+LAST = 16           # the same once this process was killed, and the number of a signal that Linux leaves unused (SIGSTKFLT)
 
 
 class Backend:
@@ -143,7 +145,9 @@ class Workers(Backend):
     """Envs in `workers` processes that all step at once. Actions and results lie in memory they share; pipes carry only commands.
 
     The processes are started afresh, not forked (torch's threads would not survive that). They end with `close`, when this object is
-    collected, or when this process dies.
+    collected, or when this process dies. One whose env hangs then is killed after LAST seconds, but only on Linux and if it was started
+    from the main thread (the kernel watches the thread that starts a process, and others may end early); else it stays until its env
+    comes back.
     """
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, mode: AutoresetMode, workers: int):
@@ -263,6 +267,8 @@ def _memory(size: int) -> Any:
 
 def _start(workers: int) -> tuple[list[subprocess.Popen[bytes]], list[Connection]]:
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
+    watched = sys.platform == "linux" and threading.current_thread() is threading.main_thread()
+    parent = os.getpid() if watched else 0
     processes: list[subprocess.Popen[bytes]] = []
     connections: list[Connection] = []
     try:
@@ -271,7 +277,7 @@ def _start(workers: int) -> tuple[list[subprocess.Popen[bytes]], list[Connection
             connections.append(ours)
             with theirs:
                 processes.append(subprocess.Popen(
-                    [sys.executable, "-c", BOOT, str(Path(adapter_workers.__file__)), str(theirs.fileno())],
+                    [sys.executable, "-c", BOOT, str(Path(adapter_workers.__file__)), str(theirs.fileno()), str(parent), str(LAST)],
                     stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=environment))
     except BaseException:
         _stop(processes, connections, os.getpid())

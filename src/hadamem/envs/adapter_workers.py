@@ -6,9 +6,12 @@ Worker processes load this file by its path: it needs numpy and Gymnasium only, 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
+import os
 import pickle
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -286,9 +289,11 @@ def failures(i: int, what: str) -> Any:
 # --- the worker process --------------------------------------------------------------------------------------------
 
 
-def main(connection: Any) -> None:
-    """Serve commands until the connection ends, which it does at the latest with the parent."""
+def main(connection: Any, parent: int, last: int) -> None:
+    """Serve commands until the connection ends, which it does at the latest with the parent. parent, last: see `_follow`."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)      # Ctrl-C is the parent's to handle
+    if parent:
+        _follow(parent, last)
     group: Group | None = None
     try:
         while True:
@@ -317,6 +322,21 @@ def main(connection: Any) -> None:
     finally:
         if group is not None:
             group.close()
+
+
+def _follow(parent: int, last: int) -> None:
+    """Linux: end soon after the process `parent`, also while an env hangs, in Python or in C.
+
+    Its death sends the signal number `last`, whose handler is C's `alarm`, called with that number: so many seconds remain to see the
+    connection end and to close the envs as ever, then SIGALRM ends this process whatever it is at.
+    """
+    c = ctypes.CDLL(None)
+    c.signal.argtypes = ctypes.c_int, ctypes.c_void_p
+    c.signal.restype = ctypes.c_void_p
+    c.signal(last, ctypes.cast(c.alarm, ctypes.c_void_p))
+    c.prctl(1, last)                    # PR_SET_PDEATHSIG
+    if os.getppid() != parent:          # it died before
+        sys.exit()
 
 
 def _send(connection: Any, reply: Any) -> None:
