@@ -15,7 +15,7 @@ from hadamem import envs, states
 from hadamem.envs.features import AgentInputs
 from hadamem.training.checkpoint import CheckpointError
 from hadamem.training.config import make_config
-from hadamem.training.inputs import agent_env
+from hadamem.training.inputs import agent_env, channels_first
 from hadamem.training.policy import Policy, load_policy
 from hadamem.training.spaces import build_space, describe_space
 from hadamem.training.trainer import Trainer
@@ -67,6 +67,15 @@ def test_inputs_are_those_of_the_wrappers(env, flags):
         obs, _, terminated, truncated, _ = bare.step(action)
         want, *_ = wrapped.step(action)
         first = terminated | truncated
+
+
+@pytest.mark.parametrize(("last", "first"), [
+    ((84, 84, 3), (3, 84, 84)), ((84, 84, 4), (4, 84, 84)), ((7, 7, 20), (20, 7, 7)), ((7, 7, 3), (3, 5, 5)),
+    ((210, 160, 3), (3, 210, 160)), ((2, 9, 1), (1, 9, 2)), ((4, 4, 3), (3, 4, 4)), ((9, 12, 2), (2, 12, 9)), ((3, 64, 4), None), ((8, 8, 8), None), ((3, 3, 3), None),
+    ((9, 12, 9), None)])
+def test_the_axis_of_channels(last, first):
+    assert not channels_first(last)
+    assert first is None or channels_first(first)
 
 
 # --- acting --------------------------------------------------------------------------------------------------------

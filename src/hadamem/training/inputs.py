@@ -11,6 +11,8 @@ from ..agents.network import Image
 from ..envs import wrap
 from ..envs.features import leaves
 
+CHANNELS = (1, 3, 4)      # grey, colour, and with opacity or four frames
+
 
 def agent_env(env: Any, previous_action: bool, first_step: bool) -> tuple[Any, tuple[Image, ...]]:
     """The env with float features [N, F] for an agent, and the images among them."""
@@ -32,6 +34,19 @@ def find_images(env: Any) -> tuple[Image, ...]:
             elif flat is not None and size == int(np.prod(flat)):
                 shape = tuple(flat)
         if shape is not None:
-            found.append(Image(offset, tuple(int(n) for n in shape), channels_first=shape[0] < shape[2]))
+            found.append(Image(offset, tuple(int(n) for n in shape), channels_first(shape)))
         offset += size
     return tuple(found)
+
+
+def channels_first(shape: tuple[int, ...]) -> bool:
+    """Which axis of a picture holds its channels: the one beside two that are equal, else one of 1, 3 or 4, else the shorter one.
+
+    Where both would do, they are last, as Gymnasium has it.
+    """
+    first, middle, last = shape
+    if (first == middle) != (middle == last):
+        return middle == last
+    if (first in CHANNELS) != (last in CHANNELS):
+        return first in CHANNELS
+    return first < last and last not in CHANNELS
