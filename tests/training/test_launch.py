@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hadamem.cli import main
+from hadamem.cli import build_parser, main
+from hadamem.cli_train import read_settings
+from hadamem.training import launch
 from hadamem.training.config import make_config
-from hadamem.training.launch import train_many
+from hadamem.training.folder import RunFolder
+from hadamem.training.launch import _terminated_is_interrupted, train_many
 from hadamem.training.run import open_run
 
 SMALL = {"num_envs": 8, "rollout": 16, "ppo.epochs": 1, "network.memory_size": 8, "network.memory_output": 8, "device": "cpu", "log": ()}
@@ -52,9 +55,9 @@ def test_other_settings_are_refused_and_longer_runs_go_on(finished, tmp_path):
     assert open_run(tmp_path / "seed-0").metrics[-1]["steps"] == 768
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
-    """SIGTERM to the launcher leaves no process behind; a run that is killed gives an exit code that is not 0."""
+    """SIGTERM and SIGHUP to the launcher leave no process behind; a run that is killed gives an exit code that is not 0."""
     command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "4000000", "--seeds", "0", "1",
                "--out", str(tmp_path), "--device", "cpu", "--log", "none",
                "--set", "num_envs=8", "rollout=16", "ppo.epochs=1", "network.memory_size=8"]
@@ -65,14 +68,19 @@ def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
         time.sleep(0.1)
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     assert len(children) == 2
-    if sign == signal.SIGTERM:
+    if sign != signal.SIGKILL:
         process.send_signal(sign)
+        if sign == signal.SIGHUP:      # a shell and the system send one each
+            time.sleep(0.05)
+            process.send_signal(sign)
     else:
         for child in children:
             os.kill(child, sign)
     out, _ = process.communicate(timeout=60)
-    assert process.returncode == (130 if sign == signal.SIGTERM else 1), out
+    assert process.returncode == (1 if sign == signal.SIGKILL else 130), out
     assert not any(Path(f"/proc/{child}").exists() for child in children)
+    if sign == signal.SIGHUP:
+        assert [open_run(tmp_path / f"seed-{s}").status for s in (0, 1)] == ["interrupted"] * 2
 
 
 def test_a_run_that_fails_is_told(tmp_path):
@@ -80,7 +88,40 @@ def test_a_run_that_fails_is_told(tmp_path):
     said = []
     assert train_many(bad, tmp_path, jobs=1, say=said.append)["seed-0"] == 2
     assert "seed-0.log" in said[-1]
-    assert "less than one batch" in (tmp_path / "seed-0.log").read_text()
+    assert "less than one batch" in said[-1]
+
+
+def test_a_hangup_that_is_ignored_stays_so():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _terminated_is_interrupted():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_folder_in_use_is_told(finished, tmp_path):
+    shutil.copytree(finished / "seed-0", tmp_path / "seed-0")
+    said = []
+    with RunFolder(tmp_path / "seed-0", resume=True):
+        assert train_many(configs(640, (0,)), tmp_path, jobs=1, say=said.append) == {"seed-0": 2}
+    assert f"another process trains in {tmp_path / 'seed-0'}" in said[-1]
+
+
+def test_what_may_change_is_passed_on_to_runs_that_go_on(finished, tmp_path, monkeypatch):
+    """All of it, with values that are neither the run's nor the default, and those that are texts of their own."""
+    commands = []
+    monkeypatch.setattr(launch.subprocess, "Popen", lambda command, **options: commands.append(command))
+    for changes in ({"checkpoint_every": 7.5, "keep_checkpoints": 1, "max_skipped": 9, "workers": 3, "tf32": False, "compile": True,
+                     "log": ("tensorboard", "wandb"), "device": "auto"}, {"workers": None, "log": ()}):
+        new = make_config(env="TMaze", memory="gru", steps=640, seed=0, **SMALL | changes)
+        job = launch.Job("seed-0", tmp_path / "seed-0")
+        shutil.copytree(finished / "seed-0", job.folder, dirs_exist_ok=True)
+        launch._start(job, {"seed-0": new}, tmp_path)
+        args = build_parser(["train"]).parse_args(commands.pop()[3:])
+        assert read_settings(args, job.folder) == new
 
 
 def test_ctrl_c_saves_and_calling_again_goes_on(tmp_path):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import TrainConfig
-from .folder import METRICS, check_same, is_run, load_config, read_info, save_config
+from .folder import FREE, METRICS, check_same, is_run, load_config, read_info, save_config
 from .metrics import read_rows
 
 EVERY = 5.0       # seconds between lines about the runs
@@ -33,6 +33,7 @@ class Job:
     folder: Path
     process: subprocess.Popen[bytes] | None = None
     code: int | None = None          # of its exit; None: not started, or still on
+    logged: int = 0                  # bytes in its log before it started
 
     @property
     def log(self) -> Path:
@@ -43,7 +44,8 @@ class Job:
 def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Callable[[str], None] = print) -> dict[str, int]:
     """Train every configuration in the folder out/<name>, at most `jobs` at once. Returns the exit code of each: 0 it is finished.
 
-    Ctrl-C reaches the runs, which save and end; calling this again goes on with them.
+    Ctrl-C reaches the runs, which save and end, and so do SIGTERM and a terminal that is closed (SIGHUP, unless it is ignored as under
+    nohup); calling this again goes on with them.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -67,27 +69,38 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
                 done += [job for job in running if job.code is not None]
                 running = [job for job in running if job.code is None]
         except KeyboardInterrupt:
-            say("stopping: the runs save what they have")
+            with contextlib.suppress(OSError):      # the terminal may be gone
+                say("stopping: the runs save what they have")
         finally:
             _stop(running)
         done += running
     for job in done:
         if job.code:
-            say(f"{job.name}: ended with code {job.code}; see {job.log}")
+            say(f"{job.name}: ended with code {job.code}{_last_words(job)}; see {job.log}")
     return {job.name: 130 if job.code is None else job.code for job in [*done, *waiting]}
 
 
 @contextlib.contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt, as Ctrl-C does, so that no run is left behind."""
+    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that no run is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
+    hangup = getattr(signal, "SIGHUP", None)      # Windows has none
+    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+        before[hangup] = signal.signal(hangup, _hang_up)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _hang_up(number: int, frame: Any) -> None:
+    """Once: shell and system may both send it, and the second must not count as the second Ctrl-C, which kills the runs."""
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _finished(folder: Path, steps: int) -> bool:
@@ -98,15 +111,32 @@ def _finished(folder: Path, steps: int) -> bool:
 def _start(job: Job, configs: Mapping[str, TrainConfig], drafts: Path) -> Job:
     command = [sys.executable, "-m", "hadamem", "train", "--plain", "--out", str(job.folder)]
     if is_run(job.folder):
-        command += ["--resume", "--steps", str(configs[job.name].steps), "--device", configs[job.name].device]
+        command += ["--resume", "--set", *_assignments(configs[job.name])]
     else:
         draft = drafts / f"{job.name}.yaml"
         save_config(configs[job.name], draft)
         command += ["--config", str(draft)]
     with open(job.log, "ab") as log:
+        job.logged = log.tell()
         # A session of its own: Ctrl-C must come from here, once, and not from the terminal and from here.
         job.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return job
+
+
+def _assignments(config: TrainConfig) -> list[str]:
+    """What a run that goes on may change, as `--set` takes it; the preset is but a name there."""
+    values = {name: getattr(config, name) for name in FREE if name != "preset"}
+    return [f"{name}={','.join(value) if isinstance(value, tuple) else value}" for name, value in values.items()]
+
+
+def _last_words(job: Job) -> str:
+    """Why a run ended, in its own words, if it said so at the end."""
+    with contextlib.suppress(OSError), open(job.log, "rb") as log:
+        log.seek(job.logged)
+        lines = log.read().decode(errors="replace").strip().splitlines()
+        if lines and lines[-1].startswith("hadamem: "):
+            return f" ({lines[-1].removeprefix('hadamem: ')})"
+    return ""
 
 
 def _wait(running: list[Job], seconds: float) -> None:
