@@ -352,6 +352,9 @@ def test_eval(trained, monkeypatch, capsys):
     row = run.evaluations[-1]
     assert (row["seed"], row["deterministic"], row["env_options"], row["episodes"]) == (3, True, {"k": 3}, 12)
     assert [row["steps"] for row in run.evaluations[-3:]] == [run.metrics[-1]["steps"]] * 3
+    assert main(["eval", "done", "--episodes", "4", "--max-steps", "9", "--env-option", "k=3"]) == 0
+    assert re.search(r"length +9 steps\n +cut +4 of 4 episodes, after 9 steps", capsys.readouterr().out)
+    assert [open_run("done").evaluations[-1][name] for name in ("max_steps", "cut")] == [9, 4]
     assert main(["eval", "done", "--episodes", "1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out.partition("seed 0")[2]
 

@@ -169,6 +169,8 @@ def _folder(args: argparse.Namespace) -> Path | None:
 def eval_arguments(parser: argparse.ArgumentParser) -> None:
     _run_arguments(parser)
     parser.add_argument("--episodes", type=int, default=100, metavar="N", help="episodes to play (default: 100)")
+    parser.add_argument("--max-steps", type=int, metavar="N",
+                        help="cut episodes after N steps, and count them as they stand (default: all are played to their end)")
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -178,7 +180,8 @@ def evaluate(args: argparse.Namespace) -> int:
     with _bad_input():
         run, env, options = _open_run(args)
         with _counter(args.episodes) as report:
-            found = play(run.policy, env, args.episodes, args.seed, args.deterministic, env_options=options, report=report)
+            found = play(run.policy, env, args.episodes, args.seed, args.deterministic, env_options=options,
+                         max_steps=args.max_steps, report=report)
     variant = f" ({', '.join(f'{name}={json.dumps(value)}' for name, value in options.items())})" if options else ""
     print(f"{env}{variant}, {run.config.network.memory}: {found.episodes} episodes, "
           f"{'most likely' if args.deterministic else 'drawn'} actions, seed {args.seed}")
@@ -206,6 +209,8 @@ def evaluation_rows(found: Any) -> list[tuple[str, str]]:
         low, high = found.success_ci
         rows.append(("success", f"{100 * found.success:.1f} %   95 % interval {100 * low:.1f} % to {100 * high:.1f} %"))
     rows.append(("length", f"{summary['length']:.4g} steps"))
+    if found.max_steps is not None:
+        rows.append(("cut", f"{found.cut} of {found.episodes} episodes, after {found.max_steps:,} steps (--max-steps)"))
     return rows
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from types import SimpleNamespace
 
 import gymnasium
@@ -156,6 +157,52 @@ def test_forbidden_actions_are_not_taken():
     assert evaluate(policy_for(Forbidding), Forbidding, 5, env_options={"workers": 0}).returns == (3.0,) * 5
 
 
+class Endless(gymnasium.Env):
+    """Ends at once where the seed is odd, never where it is even; a reward of 1 for every step."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.number = self.number if seed is None else seed
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, bool(self.number % 2), False, {}
+
+
+def test_episodes_are_cut_at_max_steps():
+    batch = envs.adapt(Endless, 4, workers=0)
+    found = evaluate(policy_for(Endless), batch, 4, max_steps=7)
+    assert sorted(found.returns) == [1.0, 1.0, 7.0, 7.0]
+    assert (found.max_steps, found.cut) == (7, 2)
+    assert (found.summary()["max_steps"], found.summary()["cut"]) == (7, 2)
+    assert batch.max_episode_steps is None      # as it was
+    batch.close()
+
+
+def test_max_steps_of_our_own_envs(repeat):
+    """Episodes of 51 steps, which a limit beyond does not change; a lower limit of the env itself holds."""
+    name = "popgym/RepeatPreviousEasy"
+    whole = evaluate(repeat, name, 3)
+    assert (evaluate(repeat, name, 3, max_steps=60).returns, whole.cut) == (whole.returns, 0)
+    assert evaluate(repeat, name, 3, max_steps=51).cut == 0      # they end there by themselves
+    short = evaluate(repeat, name, 3, max_steps=10)
+    assert (short.lengths, short.cut) == ((10,) * 3, 3)
+    lower = evaluate(repeat, name, 3, max_steps=10, env_options={"max_episode_steps": 5})
+    assert (lower.lengths, lower.cut) == ((5,) * 3, 0)
+
+
+def test_episodes_that_do_not_end_are_told_once(repeat, monkeypatch):
+    monkeypatch.setattr("hadamem.training.evaluate.PATIENCE", 0.0)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        evaluate(repeat, "popgym/RepeatPreviousEasy", 2, max_steps=20)
+        assert not told
+        evaluate(repeat, "popgym/RepeatPreviousEasy", 2)
+    assert ["--max-steps" in str(warning.message) for warning in told] == [True]
+
+
 def test_report_counts_up(repeat):
     seen = []
     evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2), 5, report=seen.append)
@@ -163,7 +210,8 @@ def test_report_counts_up(repeat):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"episodes": 0}, "episodes must be at least 1"), ({"seed": -1}, "seed must be in"), ({"seed": 1 << 30}, "seed must be in"),
+    ({"episodes": 0}, "episodes must be at least 1"), ({"max_steps": 0}, "max_steps must be at least 1"),
+    ({"seed": -1}, "seed must be in"), ({"seed": 1 << 30}, "seed must be in"),
 ])
 def test_bad_input(options, words, repeat):
     with pytest.raises(ValueError, match=words):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,15 +23,21 @@ FIRST_ENV = 1 << 40       # envs of evaluations are numbered from here: no run h
 FIRST_SEED = 1 << 30      # foreign envs have no numbers: their seeds start here
 MOST_ENVS = 64
 LEVEL = 0.95              # of the confidence intervals
+PATIENCE = 60.0           # seconds without the end of an episode until max_steps is named
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns and lengths of episodes, and what they say about the policy. `successes` is None where the env does not know success."""
+    """Returns and lengths of episodes, and what they say about the policy. `successes` is None where the env does not know success.
+
+    `cut` of the episodes reached `max_steps` and were counted as they stood.
+    """
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     successes: tuple[bool, ...] | None = None
+    max_steps: int | None = None
+    cut: int = 0
 
     @property
     def episodes(self) -> int:
@@ -65,13 +74,14 @@ class Evaluation:
         return {
             "episodes": self.episodes, "mean": self.mean, "std": self.std, "ci": self.ci, "min": min(self.returns),
             "median": float(np.median(self.returns)), "max": max(self.returns), "length": float(np.mean(self.lengths)),
-            "success": self.success, "success_ci": self.success_ci, "returns": self.returns, "lengths": self.lengths,
-            "successes": self.successes,
+            "success": self.success, "success_ci": self.success_ci, "max_steps": self.max_steps, "cut": self.cut,
+            "returns": self.returns, "lengths": self.lengths, "successes": self.successes,
         }
 
 
 def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, deterministic: bool = False, *,
-             env_options: Mapping[str, Any] | None = None, report: Callable[[int], None] | None = None) -> Evaluation:
+             env_options: Mapping[str, Any] | None = None, max_steps: int | None = None,
+             report: Callable[[int], None] | None = None) -> Evaluation:
     """Play `episodes` episodes with a policy.
 
     env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (env_options are for these), a Gymnasium env or vector
@@ -80,9 +90,13 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
     Every copy of the env plays a number of episodes that is fixed beforehand, so short episodes do not count more often than long ones.
     The same seed gives the same episodes, and none of our own envs that training has seen. What a task draws once for a run, such as Visual
     Match's colours or the winds to train on, is as it was in the run that trained the policy.
+    max_steps: episodes are cut there (truncated, as by the env's own limit, which still holds where it is lower) and count as they stand;
+    without it, an episode that never ends is waited for, with a warning after a minute.
     report: called with the number of episodes that are over, whenever it changes.
     """
     episodes = positive("episodes", episodes)
+    if max_steps is not None:
+        max_steps = positive("max_steps", max_steps)
     check_seed(seed)
     made = isinstance(env, str) or (callable(env) and not isinstance(env, gymnasium.Env))
     if env_options and not made:
@@ -93,7 +107,8 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
         make: Any = envs.make if isinstance(env, str) else envs.adapt
         env = make(env, num_envs=min(episodes, MOST_ENVS), device=policy.device, **(env_options or {}))
     try:
-        return _play(policy, env, episodes, seed, deterministic, report)
+        with _limited(env, max_steps):
+            return _play(policy, env, episodes, seed, deterministic, max_steps, report)
     finally:
         if made:
             env.close()
@@ -136,7 +151,23 @@ def begin(env: Any, policy: Any, seed: int) -> tuple[Any, dict[str, Any]]:
         inner.first_env = before
 
 
-def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, report: Callable[[int], None] | None) -> Evaluation:
+@contextmanager
+def _limited(env: Any, max_steps: int | None) -> Iterator[None]:
+    """An env whose episodes end after `max_steps`, for a while: one that was given stays as it was."""
+    inner = env.unwrapped
+    before = inner.max_episode_steps
+    if max_steps is None or (before is not None and before <= max_steps):
+        yield
+        return
+    inner.max_episode_steps = max_steps
+    try:
+        yield
+    finally:
+        inner.max_episode_steps = before
+
+
+def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, max_steps: int | None,
+          report: Callable[[int], None] | None) -> Evaluation:
     n = env.num_envs
     check_fit(policy, env)
     if env.unwrapped.autoreset_mode is AutoresetMode.DISABLED:
@@ -148,7 +179,8 @@ def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, 
     generator = torch.Generator(policy.device).manual_seed(seed)
     obs, info = begin(env, policy, seed)
     state, reset = policy.initial_state(n, generator), torch.ones(n, dtype=torch.bool, device=env.device)
-    left, over = episodes, 0
+    left, over, cut = episodes, 0, 0
+    patient_until = math.inf if max_steps is not None else time.monotonic() + PATIENCE
     while left:
         action, state = policy.act(obs, state, reset, deterministic, mask=info.get("action_mask"), generator=generator)
         obs, reward, terminated, truncated, info = env.step(action)
@@ -158,12 +190,19 @@ def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, 
         total += np.where(counts, reward.cpu().numpy(), 0.0)
         length += counts
         if not done.any():
+            if time.monotonic() >= patient_until:
+                patient_until = math.inf
+                warnings.warn(f"hadamem: no episode has ended for {PATIENCE:.0f} s (the longest has {length.max():,} steps); if they need "
+                              "not end, max_steps (hadamem eval --max-steps N) cuts them", RuntimeWarning, stacklevel=3)
             continue
+        patient_until = max(patient_until, time.monotonic() + PATIENCE)
         success = info.get("success")
         knows_success |= success is not None
         won = np.zeros(n, dtype=bool) if success is None else success.cpu().numpy()
+        ended = terminated.cpu().numpy()
         for i in np.flatnonzero(done):
             if len(played[i]) < quota[i]:
+                cut += max_steps is not None and not ended[i] and length[i] >= max_steps
                 played[i].append((float(total[i]), int(length[i]), bool(won[i])))
                 left -= 1
         total[done], length[done] = 0.0, 0
@@ -171,7 +210,7 @@ def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, 
             over = episodes - left
             report(over)
     returns, lengths, wins = zip(*(episode for row in played for episode in row), strict=True)
-    return Evaluation(returns, lengths, wins if knows_success else None)
+    return Evaluation(returns, lengths, wins if knows_success else None, max_steps, int(cut))
 
 
 def t_quantile(level: float, freedom: int) -> float:
