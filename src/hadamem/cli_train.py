@@ -158,7 +158,9 @@ def _shown(value: Any) -> str:
 def _folder(args: argparse.Namespace) -> Path | None:
     if args.name is not None and args.out is not None:
         raise ValueError("--name and --out both say where the run goes; leave one out")
-    if args.name is not None and (not args.name.strip() or Path(args.name).name != args.name):
+    if args.out is not None and not args.out.strip():
+        raise ValueError(f"--out must name a folder, got {args.out!r}: is it a shell variable that is not set? `--out .` is the current one")
+    if args.name is not None and (not args.name.strip() or args.name == ".." or Path(args.name).name != args.name):
         raise ValueError(f"--name must be a single name, got {args.name!r}; --out takes a path")
     return RUNS / args.name if args.name is not None else None if args.out is None else Path(args.out)
 
