@@ -24,7 +24,7 @@ from hadamem import envs
 from hadamem.envs import trees
 
 from . import own
-from .toys import Actions, Fragile, Mixed, OwnVector, Shapes, Shows, Unmakeable
+from .toys import Actions, Fragile, Masks, Mixed, OwnVector, Shapes, Shows, Unmakeable
 
 PLACES = [0, 2]      # workers
 
@@ -460,6 +460,31 @@ def test_observations_outside_their_space(space, good, bad, words):
     env = envs.adapt(Shows, num_envs=2, workers=0, space=space, first=good, later=good)
     same(env.reset(seed=0)[0], 0, good)
     env.step([0, 0])
+
+
+@pytest.mark.parametrize("kind", ["envs", "vector"])
+@pytest.mark.parametrize(("mask", "sizes", "words"), [
+    (np.zeros(3), 3, r"action_mask must allow an action, got \[0 0 0\]"),
+    ((np.zeros(2), np.ones(3)), [2, 3], r"in each part, got \[0 0 1 1 1\]")], ids=str)
+def test_masks_must_allow_something(mask, sizes, words, kind):
+    if kind == "vector" and isinstance(mask, tuple):
+        mask = np.concatenate(mask)
+
+    def make(when, mode):
+        one = functools.partial(Masks, mask, when, sizes)
+        return envs.adapt(one, 2, workers=0, autoreset_mode=mode) if kind == "envs" else envs.adapt(
+            SyncVectorEnv([one] * 2, autoreset_mode="SameStep" if mode == "same_step" else "NextStep"), autoreset_mode=mode)
+
+    for mode in ("same_step", "next_step"):
+        env = make(1, mode)
+        action = env.action_space.sample()
+        env.reset(seed=0)
+        with pytest.raises(envs.EnvError, match=f"env 0 failed in .*{words}"):
+            env.step(action)
+        env = make(2, mode)                       # nothing is to be done where an episode is over
+        env.reset(seed=0)
+        env.step(action)
+        assert env.step(action)[-1]["action_mask"].all()
 
 
 def test_floats_may_leave_their_box():

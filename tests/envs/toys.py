@@ -80,6 +80,25 @@ class Shows(gymnasium.Env):
         return self.later, 0.0, False, False, {}
 
 
+class Masks(gymnasium.Env):
+    """Gives `mask` in the info of step `when` alone, which may be the last of an episode of two."""
+
+    observation_space = spaces.Discrete(2)
+
+    def __init__(self, mask, when, sizes):
+        self.mask, self.when = mask, when
+        self.action_space = spaces.MultiDiscrete(sizes) if isinstance(sizes, list) else spaces.Discrete(sizes)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t = 0
+        return 0, {"action_mask": np.ones(sum(self.action_space.nvec) if hasattr(self.action_space, "nvec") else self.action_space.n)}
+
+    def step(self, action):
+        self.t += 1
+        return 0, 0.0, self.t == 2, False, {"action_mask": self.mask} if self.t == self.when else {}
+
+
 class Shapes(gymnasium.Env):
     """Types that torch has not, and a mask [2, 4] (or a tuple of two) in the observation; episodes of 2 steps."""
 

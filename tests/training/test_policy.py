@@ -71,8 +71,8 @@ def test_inputs_are_those_of_the_wrappers(env, flags):
 
 @pytest.mark.parametrize(("last", "first"), [
     ((84, 84, 3), (3, 84, 84)), ((84, 84, 4), (4, 84, 84)), ((7, 7, 20), (20, 7, 7)), ((7, 7, 3), (3, 5, 5)),
-    ((210, 160, 3), (3, 210, 160)), ((2, 9, 1), (1, 9, 2)), ((4, 4, 3), (3, 4, 4)), ((9, 12, 2), (2, 12, 9)), ((3, 64, 4), None), ((8, 8, 8), None), ((3, 3, 3), None),
-    ((9, 12, 9), None)])
+    ((210, 160, 3), (3, 210, 160)), ((2, 9, 1), (1, 9, 2)), ((4, 4, 3), (3, 4, 4)), ((9, 12, 2), (2, 12, 9)), ((3, 64, 4), None),
+    ((8, 8, 8), None), ((3, 3, 3), None), ((9, 12, 9), None)])
 def test_the_axis_of_channels(last, first):
     assert not channels_first(last)
     assert first is None or channels_first(first)
@@ -177,10 +177,36 @@ def test_masked_actions_are_never_taken():
         reset = terminated | truncated
 
 
+def test_masks_of_several_parts():
+    """Side by side, as a tuple of parts, and as an array of parts of equal size: one env's, and a batch's."""
+    policy = Policy.of(trainer(MULTI))                                                # MultiDiscrete([3, 2])
+    one, two = np.array([False, True, False]), np.array([True, False])
+    for mask in ((one, two), [one.tolist(), two.tolist()], np.concatenate([one, two]), (torch.as_tensor(one), torch.as_tensor(two))):
+        assert policy.act(np.zeros(2), mask=mask)[0].tolist() == [1, 0]
+        assert policy.act(np.zeros((4, 2)), mask=mask)[0].tolist() == [[1, 0]] * 4
+    rows = np.stack([one, ~one, one]), np.stack([two, two, ~two])
+    got, _ = policy.act(np.zeros((3, 2)), mask=rows)
+    assert got[[0, 2]].tolist() == [[1, 0], [1, 1]]
+    assert got[1, 0] != 1
+    square = Policy.of(trainer(functools.partial(Actions, spaces.MultiDiscrete([2, 2]))))
+    assert square.act(np.zeros(2), mask=[[0, 1], [1, 0]])[0].tolist() == [1, 0]
+    assert square.act(np.zeros((3, 2)), mask=np.tile([[0, 1], [1, 0]], (3, 1, 1)))[0].tolist() == [[1, 0]] * 3
+    for mask, words in (((one,), r"shape \[1, 5\] \(or a tuple of parts with 3, 2 entries\), or \[5\] for all envs, got \[1, 3\]"),
+                        ((one, one), r"got \[2, 3\]"), ((two, one), "got a tuple that is none"), (two, r"got \[2\]"), (True, r"got \[\]"),
+                        ((one, two & False), "in each part, but leaves env 0 none")):
+        with pytest.raises(ValueError, match=f"mask must .*{words}"):
+            policy.act(np.zeros(2), mask=mask)
+    with pytest.raises(ValueError, match=r"got \[5, 3\]"):
+        policy.act(np.zeros((3, 2)), mask=np.ones((5, 3)))
+    with pytest.raises(ValueError, match="needs Discrete"):
+        Policy.of(trainer(BOX)).act(np.zeros(2), mask=[True])
+
+
 @pytest.mark.parametrize(("change", "match"), [
     (dict(obs=torch.zeros(3, 2)), r"shape \[N\]"), (dict(obs=torch.zeros(0)), "at least 1"),
     (dict(obs=torch.zeros(4, dtype=torch.int64)), "state is of 3 envs"), (dict(reset=[True, False]), r"reset must have the shape \[3\]"),
-    (dict(mask=torch.ones(3, 9)), r"mask must have the shape \[3, 4\]"),
+    (dict(mask=torch.ones(3, 9)), r"mask must have the shape \[3, 4\]"), (dict(mask=[True] * 3), r"shape \[3, 4\].*got \[3\]"),
+    (dict(mask=torch.tensor([[1] * 4, [0] * 4, [1] * 4])), "mask must allow an action, but leaves env 1 none"),
 ])
 def test_bad_input(change, match):
     policy = Policy.of(trainer())

@@ -41,7 +41,8 @@ class Vector(Backend):
         self.resets = self.mode is not self.own      # episodes are started from here
         n = self.num_envs
         self.elapsed, self.ended, self.steps = np.zeros(n, int), np.zeros(n, bool), 0
-        self.has_mask, self.action_mask = np.zeros(n, bool), np.zeros((n, choices(self.action_space)), bool)
+        self.sizes = choices(self.action_space)
+        self.has_mask, self.action_mask = np.zeros(n, bool), np.zeros((n, sum(self.sizes)), bool)
         self.started, self.success = np.ones(n, bool), np.full(n, UNKNOWN)
         self.of_reset: set[str] = set()      # names in the infos of resets
 
@@ -134,9 +135,11 @@ class Vector(Backend):
             given = _array(info.get("_action_mask", np.full(n, "action_mask" in info))) & which
             rows = info.get("action_mask", ())
         self.has_mask = np.where(which, given, self.has_mask)
+        over = self.ended & (self.own is not AutoresetMode.SAME_STEP)      # in that mode the next episode has begun
         for i, mask in enumerate(rows):
             if given[i]:
-                self.action_mask[i] = flat_mask(mask, size)
+                with failures(i, "its action_mask"):
+                    self.action_mask[i] = flat_mask(mask, self.sizes, bool(over[i]))
 
 
 def _takes_reset_mask(env: gymnasium.vector.VectorEnv[Any, Any, Any], mode: AutoresetMode) -> bool:

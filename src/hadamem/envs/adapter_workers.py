@@ -61,6 +61,7 @@ class Group:
         self.arrays = arrays
         space = self.envs[0].observation_space
         self.obs_leaves, self.final_leaves = leaves(space, arrays["obs"]), leaves(space, arrays["final"])
+        self.sizes = choices(self.envs[0].action_space)
         self.mask_in_obs = isinstance(space, spaces.Dict) and "action_mask" in space.spaces
 
     def reset(self, seeds: Sequence[int | None], options: dict[str, Any] | None, mask: Sequence[bool] | None) -> None:
@@ -86,7 +87,7 @@ class Group:
             with failures(i, f"step({action!r})"):
                 obs, reward, terminated, truncated, info = env.step(action)
                 self._store(self.obs_leaves, i, obs)
-                self._store_mask(i, obs, info)
+                self._store_mask(i, obs, info, bool(terminated or truncated))
                 arrays["reward"][i] = reward
             self.elapsed[j] += 1
             truncated = bool(truncated) or 0 < limit <= self.elapsed[j]
@@ -132,11 +133,11 @@ class Group:
                 numbers.check(value, name)
             array[i] = value
 
-    def _store_mask(self, i: int, obs: Any, info: dict[str, Any]) -> None:
+    def _store_mask(self, i: int, obs: Any, info: dict[str, Any], over: bool = False) -> None:
         mask: Any = obs["action_mask"] if self.mask_in_obs else info.get("action_mask")
         self.arrays["has_mask"][i] = mask is not None and self.arrays["action_mask"].shape[1] > 0
         if self.arrays["has_mask"][i]:
-            self.arrays["action_mask"][i] = flat_mask(mask, self.arrays["action_mask"].shape[1])
+            self.arrays["action_mask"][i] = flat_mask(mask, self.sizes, over)
 
 
 # --- arrays --------------------------------------------------------------------------------------------------------
@@ -164,7 +165,7 @@ def create(observations: Space[Any], actions: Space[Any], num_envs: int, buffer:
         "obs": tree(observations), "final": tree(observations), "reward": array(n, np.float32),
         "action": array((num_envs, *(actions.shape or ())), actions.dtype if isinstance(actions, spaces.Box) else np.int64),
         "terminated": array(n, bool), "truncated": array(n, bool), "started": array(n, bool), "success": array(n, np.int8),
-        "has_mask": array(n, bool), "action_mask": array((num_envs, choices(actions)), bool), "limit": array((1,), np.int64),
+        "has_mask": array(n, bool), "action_mask": array((num_envs, sum(choices(actions))), bool), "limit": array((1,), np.int64),
     }
     return arrays, size
 
@@ -243,19 +244,28 @@ def leaves(space: Space[Any], tree: Any, path: tuple[Any, ...] = ()) -> list[Lea
     return [(path, "observation" + "".join(f"[{key!r}]" for key in path), tree, Numbers.of(space))]
 
 
-def choices(space: Space[Any]) -> int:
-    """Entries of an action mask: one for each choice, those of MultiDiscrete one after the other; 0 where there are none to mask."""
+def choices(space: Space[Any]) -> list[int]:
+    """How many entries an action mask has for each part of an action: those of MultiDiscrete lie side by side; none if there is no mask."""
     if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    return int(space.nvec.sum()) if isinstance(space, spaces.MultiDiscrete) else 0
+        return [int(space.n)]
+    return [int(n) for n in space.nvec.flat] if isinstance(space, spaces.MultiDiscrete) else []
 
 
-def flat_mask(mask: Any, size: int) -> np.ndarray:
-    """One env's action mask as [size] bool; tuples and lists hold the parts of a MultiDiscrete action."""
+def flat_mask(mask: Any, sizes: list[int], over: bool = False) -> np.ndarray:
+    """One env's action mask as [sum of sizes] bool; tuples and lists hold the parts of a MultiDiscrete action.
+
+    It must leave a choice, but where the episode is over: no action follows, and all are allowed there.
+    """
     flat = np.concatenate([np.ravel(part) for part in mask]) if isinstance(mask, (tuple, list)) else np.ravel(mask)
-    if len(flat) != size:
-        raise ValueError(f"action_mask must have {size} entries, got {len(flat)}")
-    return flat != 0
+    if len(flat) != sum(sizes):
+        raise ValueError(f"action_mask must have {sum(sizes)} entries, got {len(flat)}")
+    flat = flat != 0
+    if not (flat.any() if len(sizes) == 1 else np.logical_or.reduceat(flat, np.cumsum([0, *sizes[:-1]])).all()):
+        if not over:
+            raise ValueError(f"action_mask must allow an action{' in each part' if len(sizes) > 1 else ''}, got {flat.astype(int)}; "
+                             "allow one that does nothing, or end the episode")
+        flat = np.ones_like(flat)
+    return flat
 
 
 def taken(space: Space[Any], action: np.ndarray) -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..agents.actions import make_actions
 from ..agents.network import ActorCritic, Image, NetworkConfig, NetworkState
-from ..envs.adapter_workers import STORED
+from ..envs.adapter_workers import STORED, choices
 from ..envs.adapter_workers import leaves as adapted_leaves
 from ..envs.features import AgentInputs
 from . import checkpoint
@@ -84,7 +84,8 @@ class Policy:
         first axis, gives a single action (its state is one of N = 1).
         state: None starts afresh. reset [N] bool: the observation opens a new episode; None: none does, but all do with a new state.
         deterministic: the most likely action instead of one drawn with `generator` (default: torch's own).
-        mask [N, A] bool: actions that are allowed; an entry `action_mask` of the observation is used by itself.
+        mask [N, A] bool: actions that are allowed, at least one; for MultiDiscrete ones the parts side by side, or a tuple of them. An
+        entry `action_mask` of the observation is used by itself.
         Actions are tensors on the policy's device for observations that are tensors, else arrays. They count from 0.
         """
         tree, n, single, arrays = self._read(obs)
@@ -94,9 +95,9 @@ class Policy:
         elif state.action.shape[0] != n:
             raise ValueError(f"state is of {state.action.shape[0]} envs, but obs of {n}; pass state=None or policy.initial_state({n})")
         first = self._flags("reset", False if reset is None else reset, n)
-        if mask is None and isinstance(obs, dict):
+        if mask is None and isinstance(obs, dict) and choices(self.action_space):
             mask = obs.get("action_mask")
-        allowed = None if mask is None else self._flags("mask", mask, n, self.network.actions.inputs)
+        allowed = None if mask is None else self._allowed(mask, n)
         features = self.inputs(tree, state.action, first).to(next(self.network.parameters()).dtype)
         dist, _, network = self.network.step(features, state.network, first, allowed)
         actions = self.network.actions
@@ -188,6 +189,30 @@ class Policy:
             raise ValueError(f"{name} must have the shape {list(shape)}, got {list(flags.shape)}")
         return flags
 
+    def _allowed(self, mask: Any, n: int) -> Tensor:
+        sizes = choices(self.action_space)
+        if not sizes:
+            raise ValueError(f"mask needs Discrete or MultiDiscrete actions, but those of the policy are {self.action_space}")
+        total, flags = sum(sizes), None
+        try:
+            if isinstance(mask, (tuple, list)) and [np.shape(part)[-1:] for part in mask] == [(size,) for size in sizes]:
+                flags = torch.cat([_given(part) for part in mask], -1) != 0
+            else:
+                flags = _given(mask) != 0
+            if flags.ndim > 1 and n not in (1, flags.shape[0]):
+                raise ValueError("of other envs")
+            flags = flags.reshape(1 if flags.ndim == 1 else n, total).expand(n, total)      # one for all, or of each also [K, size]
+        except (ValueError, RuntimeError, TypeError) as error:
+            parts = "" if len(sizes) == 1 else f" (or a tuple of parts with {', '.join(map(str, sizes))} entries)"
+            got = f"a {type(mask).__name__} that is none" if flags is None else str(list(flags.shape))
+            raise ValueError(f"mask must have the shape [{n}, {total}]{parts}, or [{total}] for all envs, got {got}") from error
+        if flags.device.type == "cpu":      # to look at it would wait for a GPU
+            free = torch.stack([part.any(-1) for part in flags.split(sizes, -1)]).all(0)      # [N]
+            if not free.all():
+                raise ValueError(f"mask must allow an action{' in each part' if len(sizes) > 1 else ''}, but leaves env "
+                                 f"{int(free.int().argmin())} none; where an episode is over, allow all")
+        return flags.to(self.device)
+
     def __repr__(self) -> str:
         return f"<Policy with {self.network.config.memory} on {self.device}: {self.observation_space} -> {self.action_space}>"
 
@@ -222,6 +247,10 @@ def load_policy(path: Path | str) -> Policy:
 
 def _warn(text: str) -> None:
     warnings.warn(f"hadamem: {text}", RuntimeWarning, stacklevel=4)
+
+
+def _given(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
 
 
 def _tensor(value: Any) -> Tensor:
