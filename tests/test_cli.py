@@ -165,6 +165,14 @@ def test_check_memory_finds_modules_in_the_current_folder(here):
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(("code", "want", "said"), [("3", 3, ""), ("'no licence'", 1, "hadamem: no licence\n")])
+def test_a_module_of_the_users_that_exits(code, want, said, here, capsys):
+    (here / "leaving.py").write_text(f"import sys\nsys.exit({code})\n")
+    sys.modules.pop("leaving", None)
+    assert main(["check-memory", "leaving:Memory"]) == want
+    assert capsys.readouterr().err == said
+
+
 def test_python_dash_m():
     command = [sys.executable, "-m", "hadamem", "list", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)

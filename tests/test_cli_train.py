@@ -94,6 +94,8 @@ def test_preset_then_file_then_options(here):
     assert (got.env, got.seed, got.ppo.epochs, got.ppo.learning_rate) == ("TMaze", 6, 3, 3e-4)
     assert (got.batch, got.preset) == (65_536, "popgym-fair")
     assert settings("--config", "c.yaml").preset == "default"
+    (here / "c.yaml").write_text("env: TMaze\nppo:\nnetwork: {}\nenv_options:\n")      # sections with nothing in them
+    assert settings("--config", "c.yaml") == make_config(env="TMaze")
 
 
 def test_a_saved_config_gives_the_same_settings(here):
@@ -191,7 +193,10 @@ def test_resume(trained, here, capsys):
     (["--env", ENV, "--out", "/proc/nowhere/x"], "cannot be written to"),
     (["--config", "missing.yaml"], "missing.yaml cannot be read"),
     (["--config", "newer.yaml"], "upgrade hadamem"),
-    (["--config", "typo.yaml"], "did you mean 'ppo.epochs'"),
+    (["--config", "typo.yaml"], "typo.yaml: unknown setting 'ppo.epoch'; did you mean 'ppo.epochs'"),
+    (["--config", "flat.yaml"], "flat.yaml: ppo is a section with settings such as ppo."),
+    (["--env", ENV, "--workers", "-1"], "workers must be at least 0, got -1"),
+    (["--env", ENV, "--seeds", "1", "--jobs", "0"], "--jobs must be at least 1, got 0"),
     (["--config", "text.yaml"], "ppo.epochs must be a whole number, got 'four'"),
     (["--config", "made.yaml", "--preset", "popgym-fair"], "leave one out"),
     (["--resume"], "which run"),
@@ -201,6 +206,7 @@ def test_resume(trained, here, capsys):
 def test_bad_input_is_one_sentence(argv, words, here, capsys):
     (here / "newer.yaml").write_text("format: 99\nenv: TMaze\n")
     (here / "typo.yaml").write_text("env: TMaze\nppo:\n  epoch: 4\n")
+    (here / "flat.yaml").write_text("env: TMaze\nppo: 4\n")
     (here / "text.yaml").write_text("env: TMaze\nppo:\n  epochs: four\n")
     (here / "made.yaml").write_text("env: TMaze\npreset: default\n")
     files = sorted(here.iterdir())

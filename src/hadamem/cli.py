@@ -356,8 +356,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help()
             return 0
         return args.command.run(args)
-    except SystemExit as stop:   # --help and --version
-        return int(stop.code or 0)
+    except SystemExit as stop:   # --help and --version; a module of the user's own may say any text
+        if stop.code is None or isinstance(stop.code, int):
+            return int(stop.code or 0)
+        print(f"hadamem: {stop.code}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("hadamem: interrupted", file=sys.stderr)
         return 130

@@ -117,7 +117,12 @@ def flatten(values: Mapping[str, Any], settings: Mapping[str, Setting], path: st
     found: dict[str, Any] = {}
     for name, value in values.items():
         full = path + str(name).replace("-", "_")
-        if isinstance(value, Mapping) and any(other.startswith(full + ".") for other in settings):
+        inner = [other for other in settings if other.startswith(full + ".")]
+        if value is None and (inner or (full in settings and settings[full].kind is dict)):
+            continue      # a section with nothing in it
+        if inner and not isinstance(value, Mapping):
+            raise ValueError(f"{full} is a section with settings such as {inner[0]}, got {value!r}")
+        if inner:
             found |= flatten(value, settings, full + ".")
         else:
             setting = known(full, settings)

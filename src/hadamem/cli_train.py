@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,8 @@ def train(args: argparse.Namespace) -> int:
 
         import_from_here()
         place = _folder(args)
+        if args.jobs is not None and args.jobs < 1:
+            raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
         if args.seeds is not None:
             return _train_seeds(args, place)
         config = read_settings(args, place)
@@ -102,7 +104,7 @@ def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
         raise ValueError(f"--seeds names a seed twice: {' '.join(map(str, args.seeds))}")
     config = read_settings(args)
     place = place or RUNS / default_name(config).rpartition("-")[0]
-    jobs = args.jobs or (3 if find_device(config.device).type == "cuda" else os.cpu_count() or 1)
+    jobs = args.jobs if args.jobs is not None else (3 if find_device(config.device).type == "cuda" else os.cpu_count() or 1)
     configs = {f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in args.seeds}
     codes = train_many(configs, place, jobs, say=lambda text: print(text, flush=True))
     ends = [(name, "finished" if code == 0 else f"not finished (code {code})") for name, code in codes.items()]
@@ -124,13 +126,25 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
         if not folders.is_run(place):
             raise ValueError(f"there is no run in {place} to resume;{_near_runs(place)} leave out --resume to start one")
         file = place / folders.CONFIG
-    saved = {} if file is None else cli_fields.flatten(folders.read_config(file), settings)
+    saved = {} if file is None else _read_file(file, settings)
     if file is not None and "preset" in given and saved.get("preset", given["preset"]) != given["preset"]:
         raise ValueError(f"--preset {given['preset']} does not go with {file}, whose settings come from {saved['preset']!r}; leave one out")
     values = {**saved, **given}
     if "env" not in values:
         raise ValueError("--env is missing: say what to train on, e.g. --env popgym/RepeatPreviousEasy; `hadamem list envs` has the names")
-    return make_config(values.pop("preset", "default"), **values)
+    config = make_config(values.pop("preset", "default"), **values)
+    if config.workers is not None and config.workers < 0:      # batched envs have none, and would not look
+        raise ValueError(f"workers must be at least 0, got {config.workers}")
+    return config
+
+
+def _read_file(file: Path, settings: Mapping[str, cli_fields.Setting]) -> dict[str, Any]:
+    """Settings of a YAML file by dotted name."""
+    values = folders.read_config(file)
+    try:
+        return cli_fields.flatten(values, settings)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
 
 
 def default_name(config: TrainConfig) -> str:
@@ -159,7 +173,7 @@ def _folder(args: argparse.Namespace) -> Path | None:
     if args.name is not None and args.out is not None:
         raise ValueError("--name and --out both say where the run goes; leave one out")
     if args.out is not None and not args.out.strip():
-        raise ValueError(f"--out must name a folder, got {args.out!r}: is it a shell variable that is not set? `--out .` is the current one")
+        raise ValueError(f"--out must name a folder, got {args.out!r}: is it an unset shell variable? `--out .` is the current folder")
     if args.name is not None and (not args.name.strip() or args.name == ".." or Path(args.name).name != args.name):
         raise ValueError(f"--name must be a single name, got {args.name!r}; --out takes a path")
     return RUNS / args.name if args.name is not None else None if args.out is None else Path(args.out)
