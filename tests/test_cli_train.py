@@ -227,6 +227,18 @@ def test_an_existing_run_is_not_overwritten(trained, monkeypatch, capsys):
     assert (trained / "runs/done/metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_without_its_settings_is_told_the_same_way(trained, here, capsys):
+    shutil.copytree(trained / "runs/done", "half", ignore=shutil.ignore_patterns("config.yaml"))
+    files = sorted(here.rglob("*"))
+    said = []
+    for argv in (["--resume"], ["--env", ENV]):
+        assert main(["train", "--out", "half", *argv]) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1] == ("hadamem: half has checkpoints and metrics.jsonl and run.json of a run but not its config.yaml, so it "
+                                  "cannot be resumed; put config.yaml back, or choose a new name\n")
+    assert sorted(here.rglob("*")) == files
+
+
 def test_an_env_that_fails_is_told_in_one_sentence(here, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(here)])
     (here / "brittle_env.py").write_text(

@@ -75,6 +75,7 @@ def train(args: argparse.Namespace) -> int:
             return _train_seeds(args, place)
         config = read_settings(args, place)
         place = place or RUNS / default_name(config)
+        _check_whole(place)
         if args.resume and folders.read_info(place).get("status") == "finished" and folders.load_config(place).steps >= config.steps:
             folders.check_same(folders.load_config(place), config, place)
             print(f"{place} has finished its {config.steps:,} steps; --steps with a larger number goes on")
@@ -123,6 +124,7 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
             raise ValueError("--resume takes the settings of the run itself; leave out --config")
         if place is None:
             raise ValueError("--resume needs to know which run: add --name or --out")
+        _check_whole(place)
         if not folders.is_run(place):
             raise ValueError(f"there is no run in {place} to resume;{_near_runs(place)} leave out --resume to start one")
         file = place / folders.CONFIG
@@ -161,6 +163,14 @@ def _draw(run: Any) -> str:
         return str(draw_run(run))
     except ImportError:      # after hours of training, nothing to fail for
         return "not drawn: matplotlib is not installed (pip install 'hadamem[train]')"
+
+
+def _check_whole(place: Path) -> None:
+    """Refuse what is left of a run without its settings: it can neither go on, nor should a new one be written over it."""
+    left = [name for name in (folders.CHECKPOINTS, folders.METRICS, folders.RUN) if (place / name).exists()]
+    if left and not folders.is_run(place):
+        raise ValueError(f"{place} has {' and '.join(left)} of a run but not its {folders.CONFIG}, so it cannot be resumed; "
+                         f"put {folders.CONFIG} back, or choose a new name")
 
 
 def _shown(value: Any) -> str:
