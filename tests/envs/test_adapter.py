@@ -676,6 +676,22 @@ def test_a_class_by_name():
     for t in range(1, 7):
         *_, terminated, _, _ = env.step(torch.zeros(2, dtype=torch.int64))
         assert bool(terminated.all()) == (t % 3 == 0)
-    for wrong in (f"{own.__name__}:Con", "no.such.module:Coin"):
-        with pytest.raises(ValueError, match="module:Class"):
+    for wrong, words in ((f"{own.__name__}:Con", r"module 'tests.envs.own' has no 'Con'; did you mean 'Coin'\?"),
+                         ("no.such.module:Coin", "cannot import module 'no.such.module'"),
+                         (f"{own.__name__}:__name__", "'__name__' of module 'tests.envs.own' is a str")):
+        with pytest.raises(ValueError, match=f"module:Class.*{words}") as caught:
             envs.make(wrong)
+        assert "Gymnasium" not in str(caught.value)
+    with pytest.raises(ValueError, match="Gymnasium knows no env"):
+        envs.make(f"{own.__name__}:Coin-v7")
+
+
+@pytest.mark.parametrize(("text", "words"), [
+    ("import os\nclass Env oops", r"cannot import module 'broken' of env 'broken:Env': .* in .*broken.py, line 2$"),
+    ("len(0)", "cannot import module 'broken'.*has no len"),
+    ("1 / 0", r"ZeroDivisionError\('division by zero'\)"), ("raise SystemExit(0)", r"SystemExit\(0\)")])
+def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, text, words):
+    (tmp_path / "broken.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        envs.make("broken:Env")

@@ -97,24 +97,28 @@ def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedE
     """An env that Gymnasium knows; a task of ours under its Gymnasium id is made directly."""
     from . import adapter
 
-    own = _find_class(name)
+    own, missing = _find_class(name)
     if own is not None:
         return adapter.adapt(own, num_envs, **options)
     try:
         spec = adapter.find_spec(name)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, TypeError) as error:      # the last: of the user's module
         near = difflib.get_close_matches(name, TASKS, n=3)
-        hint = (f"did you mean {' or '.join(near)}?" if near else
+        hint = (f"as 'module:Class' it is not there: {missing}" if missing else f"did you mean {' or '.join(near)}?" if near else
                 f"hm.envs.list_envs() names ours, an env class of your own is 'module:Class', and {error}")
         raise ValueError(f"unknown env {name!r}; {hint}") from error
     ours = spec.kwargs.get("task") if spec.namespace == "hadamem" else None
     return adapter.adapt(name, num_envs, **options) if ours is None else make(ours, num_envs, **options)
 
 
-def _find_class(name: str) -> Any:
-    """What makes the env "package.module:Class", or None if that is no such name (it may be an id of Gymnasium's then)."""
+def _find_class(name: str) -> tuple[Any, str]:
+    """What makes the env "package.module:Class". Else None, and what is missing, if that is such a name and no id of Gymnasium's."""
+    module, _, path = name.partition(":")
     try:
         found = lookup.find(name)
-    except ValueError:
-        return None
-    return found if callable(found) else None
+    except ValueError as error:
+        return None, str(error) if all(part.isidentifier() for part in path.split(".")) else ""
+    except (Exception, SystemExit) as error:
+        why = f"{error.msg} in {error.filename}, line {error.lineno}" if isinstance(error, SyntaxError) else repr(error)
+        raise ValueError(f"cannot import module {module!r} of env {name!r}: {why}") from error
+    return (found, "") if callable(found) else (None, f"{path!r} of module {module!r} is a {type(found).__name__}")
