@@ -498,6 +498,9 @@ def test_hm_train(tmp_path, capsys):
     assert hm.train("TMaze", preset="popgym-fair", steps=BATCH, quiet=True, **{**KEYWORDS, "ppo": {"epochs": 2}}).config.ppo.trace == 1.0
     for bad, match in ((dict(), "env is missing"), (dict(resume=True), "needs out"), (dict(resume=True, out=tmp_path / "no"), "no run in"),
                        (dict(env="TMaze", learning_rate=1.0), "did you mean 'ppo.learning_rate'"),
+                       (dict(env="TMaze", env_options={"seed": 3}), "a setting of the run itself; use seed"),
+                       (dict(env="TMaze", checkpoint_every=float("nan")), "checkpoint_every must be"),
+                       (dict(env="TMaze", ppo={"entropy_coefficient": float("nan")}), "ppo.entropy_coefficient must be a number"),
                        (dict(env="TMaze", total_timesteps=1), "did you mean 'steps'"), (dict(env="TMaze", lr=1.0), "'ppo.learning_rate'")):
         with pytest.raises(ValueError, match=match):
             hm.train(quiet=True, **bad)

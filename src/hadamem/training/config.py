@@ -52,6 +52,8 @@ class TrainConfig:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not self.checkpoint_every >= 0:
             raise ValueError(f"checkpoint_every must be 0 seconds or more, got {self.checkpoint_every}")
+        for name in {"num_envs", "seed", "device"} & set(self.env_options):
+            raise ValueError(f"env_options has {name!r}, which is a setting of the run itself; use {name}, not an option of the env")
         if not 0 <= self.seed < 1 << 31:
             raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
         object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))      # YAML has lists
