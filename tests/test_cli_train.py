@@ -252,6 +252,11 @@ def test_an_env_that_fails_is_told_in_one_sentence(here, capsys, monkeypatch):
     assert err.count("\n") == 1
     assert open_run("runs/b").status == "failed"
     assert main(["eval", "b", "--episodes", "4", "--env-option", "workers=0"]) == 0      # what was learnt is there
+    capsys.readouterr()
+    assert main(["eval", "b", "--episodes", "20000", "--env-option", "workers=0"]) == 1      # it failed, not the input
+    err = capsys.readouterr().err
+    assert "the cue fell off the table" in err
+    assert (err.startswith("hadamem: env "), err.count("\n")) == (True, 1)
 
 
 def test_an_env_of_ones_own_in_the_current_folder(here):

@@ -203,11 +203,15 @@ def evaluate(args: argparse.Namespace) -> int:
     from .training.evaluate import evaluate as play
     from .training.evaluations import keep
 
-    with _bad_input():
-        run, env, options = _open_run(args)
-        with _counter(args.episodes) as report:
-            found = play(run.policy, env, args.episodes, args.seed, args.deterministic, env_options=options,
-                         max_steps=args.max_steps, report=report)
+    over: list[int] = []
+    try:
+        with _bad_input(lambda: not over):      # once an episode is over, the input was fine
+            run, env, options = _open_run(args)
+            with _counter(args.episodes, over) as report:
+                found = play(run.policy, env, args.episodes, args.seed, args.deterministic, env_options=options,
+                             max_steps=args.max_steps, report=report)
+    except EnvError as error:
+        raise WorkError(_line(error)) from error
     variant = f" ({', '.join(f'{name}={json.dumps(value)}' for name, value in options.items())})" if options else ""
     print(f"{env}{variant}, {run.config.network.memory}: {found.episodes} episodes, "
           f"{'most likely' if args.deterministic else 'drawn'} actions, seed {args.seed}")
@@ -336,13 +340,18 @@ def _line(error: Exception) -> str:
 
 
 @contextmanager
-def _counter(total: int) -> Iterator[Any]:
-    """Says on a terminal how many episodes are over."""
+def _counter(total: int, seen: list[int]) -> Iterator[Callable[[int], None]]:
+    """Notes how many episodes are over, and says so on a terminal."""
     if not sys.stderr.isatty():
-        yield None
+        yield seen.append
         return
+
+    def say(over: int) -> None:
+        seen.append(over)
+        print(f"\r{over} of {total} episodes", end="", file=sys.stderr, flush=True)
+
     try:
-        yield lambda over: print(f"\r{over} of {total} episodes", end="", file=sys.stderr, flush=True)
+        yield say
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
