@@ -135,8 +135,6 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
     if "env" not in values:
         raise ValueError("--env is missing: say what to train on, e.g. --env popgym/RepeatPreviousEasy; `hadamem list envs` has the names")
     config = make_config(values.pop("preset", "default"), **values)
-    if config.workers is not None and config.workers < 0:      # batched envs have none, and would not look
-        raise ValueError(f"workers must be at least 0, got {config.workers}")
     return config
 
 

@@ -105,7 +105,8 @@ def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedE
     except (ValueError, ImportError, TypeError) as error:      # the last: of the user's module
         near = difflib.get_close_matches(name, TASKS, n=3)
         hint = (f"as 'module:Class' it is not there: {missing}" if missing else f"did you mean {' or '.join(near)}?" if near else
-                f"hm.envs.list_envs() names ours, an env class of your own is 'module:Class', and {error}")
+                "hm.envs.list_envs() names ours, an env class of your own is 'module:Class' (for a run of a script's class, too: "
+                f"--env module:Class), and {error}")
         raise ValueError(f"unknown env {name!r}; {hint}") from error
     ours = spec.kwargs.get("task") if spec.namespace == "hadamem" else None
     return adapter.adapt(name, num_envs, **options) if ours is None else make(ours, num_envs, **options)

@@ -50,6 +50,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers must be at least 0, got {self.workers}")
         if not self.checkpoint_every >= 0:
             raise ValueError(f"checkpoint_every must be 0 seconds or more, got {self.checkpoint_every}")
         for name in {"num_envs", "seed", "device"} & set(self.env_options):
