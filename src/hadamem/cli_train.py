@@ -134,8 +134,7 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
     values = {**saved, **given}
     if "env" not in values:
         raise ValueError("--env is missing: say what to train on, e.g. --env popgym/RepeatPreviousEasy; `hadamem list envs` has the names")
-    config = make_config(values.pop("preset", "default"), **values)
-    return config
+    return make_config(values.pop("preset", "default"), **values)
 
 
 def _read_file(file: Path, settings: Mapping[str, cli_fields.Setting]) -> dict[str, Any]:
