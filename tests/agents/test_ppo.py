@@ -232,6 +232,8 @@ def test_masked_actions_are_never_taken():
     assert torch.isfinite(actions.log_prob(dist, action)).all()
     assert float(actions.entropy(dist)[0]) == pytest.approx(math.log(2))
     assert torch.isfinite(actions.kl(dist, dist)).all()
+    lost = actions.describe(torch.full((9, 7), math.nan), mask)             # a network that got nan
+    assert set(actions.sample(lost, torch.zeros(9, 7))[:, 1].tolist()) == set(actions.mode(lost)[:, 1].tolist()) == {2}
 
 
 def test_samples_follow_the_distribution():

@@ -77,10 +77,12 @@ class Categorical(Actions):
         self.register_buffer("start", torch.tensor(start or [0] * len(sizes)), persistent=False)
 
     def describe(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        least = torch.finfo(y.dtype).min / 4                            # far below any other, and still finite
         if mask is not None:
-            y = y.masked_fill(~mask, torch.finfo(y.dtype).min / 4)      # far below any other, and still finite
+            y = y.masked_fill(~mask, least)
         parts = [F.log_softmax(part, -1) for part in y.split(self.sizes, -1)]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        y = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        return y if mask is None else y.masked_fill(~mask, least)       # again: one nan made all of them nan
 
     def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
         """Gumbel noise."""
