@@ -21,10 +21,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
 from hadamem import envs
-from hadamem.envs import trees
+from hadamem.envs import adapter_backends, trees
 
 from . import own
-from .toys import Actions, Fragile, Masks, Mixed, OwnVector, Shapes, Shows, Unmakeable
+from .toys import Actions, Fragile, Masks, Mixed, OwnVector, Shapes, Shows, Slow, Unmakeable
 
 PLACES = [0, 2]      # workers
 
@@ -645,6 +645,15 @@ def test_a_worker_that_hangs_ends_with_a_killed_parent(tmp_path):
     assert all(gone(int(pid)) for pid in pids)
     assert (tmp_path / "closed").exists()         # by the other worker, which had its second
     parent.stdout.close()
+
+
+def test_envs_that_do_not_answer_are_named(monkeypatch):
+    env = envs.adapt(Slow, num_envs=4, workers=2)
+    env.reset(seed=0)
+    monkeypatch.setattr(adapter_backends, "QUIET", 0.05)
+    with pytest.warns(RuntimeWarning, match="envs 0 to 1 have not answered"):
+        env.step([2, 2, 2, 2])
+    env.close()
 
 
 def test_a_step_that_was_interrupted(monkeypatch):

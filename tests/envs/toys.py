@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 
 import gymnasium
 import numpy as np
@@ -157,6 +158,12 @@ class Fragile(Mixed):
             if self.how == "sys.exit":
                 sys.exit(None)
             os._exit(3)
+        return super().step(action)
+
+
+class Slow(Mixed):
+    def step(self, action):
+        time.sleep(0.3)
         return super().step(action)
 
 

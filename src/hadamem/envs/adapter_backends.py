@@ -11,6 +11,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Pipe
@@ -42,6 +43,7 @@ module.main(connection, int(parent), int(last))
 """
 FLAT = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 PATIENCE = 5.0      # seconds that workers have to close their envs
+QUIET = 60.0        # seconds that envs may take for an answer until it is told that they are waited for
 LAST = 16           # the same once this process was killed, and the number of a signal that Linux leaves unused (SIGSTKFLT)
 
 
@@ -216,6 +218,9 @@ class Workers(Backend):
         answers, failed = [], ""
         for worker in sorted(self.pending):
             try:
+                if not self.connections[worker].poll(QUIET):
+                    warnings.warn(f"hadamem: {self._envs_of(worker)} have not answered for {QUIET:.0f} s, and are waited for; Ctrl-C twice "
+                                  "ends a run", RuntimeWarning, stacklevel=2)
                 self.connections[worker].poll(None)      # wait here, so that Ctrl-C does not fall between the halves of a message
                 kind, answer = self.connections[worker].recv()
             except (EOFError, OSError):
@@ -230,12 +235,15 @@ class Workers(Backend):
         return answers
 
     def _death(self, worker: int) -> str:
-        first, count = self.parts[worker]
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.processes[worker].wait(PATIENCE)
         code = self.processes[worker].returncode
         how = "closed its connection" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        return f"the worker process of envs {first} to {first + count - 1} {how}; its last words, if any, are on stderr"
+        return f"the worker process of {self._envs_of(worker)} {how}; its last words, if any, are on stderr"
+
+    def _envs_of(self, worker: int) -> str:
+        first, count = self.parts[worker]
+        return f"envs {first} to {first + count - 1}"
 
     def _check_same(self, described: list[dict[str, Any]]) -> None:
         one = described[0]
