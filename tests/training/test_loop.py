@@ -446,6 +446,15 @@ def test_a_closed_terminal_stops_a_run_unless_it_is_ignored(tmp_path, ignored):
     assert newest(tmp_path / "run").about["iteration"] == (4 if ignored else 2)
 
 
+def test_an_interrupt_stops_a_run_that_a_script_put_in_the_background(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)                 # as shells leave it there
+    try:
+        run = train(settings(4), tmp_path / "run", report=lambda row: row["iteration"] == 2 and os.kill(os.getpid(), signal.SIGINT))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert run.status == "interrupted"
+
+
 def test_a_full_disk_is_told_with_what_was_kept(tmp_path, monkeypatch):
     write = checkpoint.Checkpoints.write
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from .config import TrainConfig
 from .folder import FREE, METRICS, check_same, is_run, load_config, read_info, save_config
+from .loop import HANGUP
 from .metrics import read_rows
 
 EVERY = 5.0       # seconds between lines about the runs
@@ -87,9 +88,8 @@ def _terminated_is_interrupted() -> Iterator[None]:
         yield
         return
     before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, signal.default_int_handler)}
-    hangup = getattr(signal, "SIGHUP", None)      # Windows has none
-    if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-        before[hangup] = signal.signal(hangup, _hang_up)
+    if HANGUP is not None and signal.getsignal(HANGUP) is not signal.SIG_IGN:
+        before[HANGUP] = signal.signal(HANGUP, _hang_up)
     try:
         yield
     finally:

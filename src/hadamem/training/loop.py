@@ -240,7 +240,7 @@ class _Signals:
     def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, HANGUP):
-                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:      # ignored: started with nohup, say
+                if number is not None and (number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN):      # ignored: nohup
                     self._before[number] = signal.signal(number, self._handle)
         return self
 
