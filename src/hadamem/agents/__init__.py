@@ -1,9 +1,50 @@
-"""Agents with memory: networks, action distributions, and the algorithms that train them."""
+"""Agents with memory: the algorithms, and the networks and action distributions they share.
+
+`AGENTS` maps names to algorithms. `agent.py` says what an algorithm must provide.
+"""
 
 from __future__ import annotations
 
-from .actions import Actions, make_actions
-from .network import ActorCritic, Image, NetworkConfig, NetworkState
-from .ppo import PPO, Batch, PPOConfig, Rollout
+from typing import Any
 
-__all__ = ["PPO", "Actions", "ActorCritic", "Batch", "Image", "NetworkConfig", "NetworkState", "PPOConfig", "Rollout", "make_actions"]
+from .. import lookup
+from .agent import Acted, Agent, AgentSpec, Rollout, Source
+from .distributions import Actions, make_actions
+from .networks import ActorCritic, Image, NetworkConfig, NetworkState
+from .ppo import PPO, PPOConfig
+
+AGENTS: dict[str, type[Agent]] = {
+    "ppo": PPO,
+}
+
+
+def find_agent(name: str) -> type[Agent]:
+    """The class behind a name of `AGENTS`, or behind "package.module:Class"."""
+    if name in AGENTS:
+        return AGENTS[name]
+    if ":" in name:
+        found = lookup.find(name)
+        _check(name, found)
+        return found
+    raise ValueError(f"unknown agent {name!r}; choose from {', '.join(AGENTS)}; one of your own is written package.module:Class")
+
+
+def register_agent(name: str, agent: type[Agent]) -> None:
+    """Make an algorithm known by name: `hm.train(env, agent="mine")`, `hadamem train --agent mine`."""
+    _check(name, agent)
+    AGENTS[name] = agent
+
+
+def section_of(name: str) -> str:
+    """The section of a run's settings that belongs to an agent: "ppo" for PPO."""
+    agent = find_agent(name)
+    return agent.section or agent.__name__.lower()
+
+
+def _check(name: str, agent: Any) -> None:
+    if not (isinstance(agent, type) and issubclass(agent, Agent)):
+        raise TypeError(f"agent {name!r} must be a subclass of hadamem.agents.Agent, got {agent!r}")
+
+
+__all__ = ["AGENTS", "PPO", "Acted", "Actions", "ActorCritic", "Agent", "AgentSpec", "Image", "NetworkConfig", "NetworkState", "PPOConfig",
+           "Rollout", "Source", "find_agent", "make_actions", "register_agent", "section_of"]

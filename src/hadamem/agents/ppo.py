@@ -1,217 +1,265 @@
-"""Proximal policy optimisation for networks with memory: the settings, the loss, and one iteration's updates, in reading order.
+"""Proximal policy optimisation (PPO) with memory, in the order in which things happen: settings, acting, advantages, loss, updates.
 
-A rollout is [N envs, T steps] with the flags of first steps and the network's state before step 0; a minibatch is a set of envs. Nothing
-is padded and no episode is cut anew: the network walks through the same steps it acted on, from the same state.
+One iteration: N envs are stepped T times with the current policy. Advantages are computed once, by GAE. Then `num_epochs` times, the envs
+are split into `num_minibatches` sets, and each set is one gradient step. The network runs over the same T steps it acted on, from the same
+recurrent state, with resets where episodes begin: nothing is padded, and no episode is cut anew.
+
+Setting names are those of Stable-Baselines3 (`num_` where it has `n_`). Two things differ from its PPO: `target_kl` does not stop an
+iteration but steers a KL penalty (RLlib's, as in the POPGym experiments), and `vf_loss_clip` limits the value loss (RLlib's as well).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from .actions import Actions
-from .network import ActorCritic, NetworkState
+from .. import states
+from ..states import State
+from .agent import Acted, Agent, AgentSpec, Rollout, Source
+from .distributions import Actions, make_actions
+from .networks import ActorCritic
+from .optimizers import Adam
 from .returns import compute_gae
 
 
 @dataclass(frozen=True)
 class PPOConfig:
-    """The defaults are those of the POPGym protocol, with the gradient norm clipped."""
+    """Settings of PPO. The defaults are those of the POPGym experiments, with clipped gradients."""
 
-    discount: float = 0.99
-    trace: float = 1.0                       # lambda of the advantages; 1: the whole return minus the value
-    epochs: int = 30
-    minibatches: int = 8                     # per epoch; each a set of envs
-    reshuffle: bool = True                   # draw the sets anew in every epoch; else only their order changes
-    clip: float = 0.3                        # of the probability ratio
-    kl_coefficient: float = 0.2              # of the penalty KL(old || new) at the start; 0: no penalty
-    kl_target: float = 0.01                  # the coefficient grows above twice this KL and shrinks below half of it; 0: it stays
-    kl_floor: float = 0.0                    # the coefficient does not shrink below this: near 0, a solved task can be unlearnt at a stroke
-    value_coefficient: float = 1.0
-    value_clip: float | None = 10.0          # limit of the squared error of the value; None: none. For returns of about 1, as POPGym's
-    value_clip_range: float | None = None    # limit of the value's change from the one while acting (as other PPOs have it); None: none
-    normalize_values: bool = False           # count the value's error in units of the returns' size, which is followed as it changes
-    entropy_coefficient: float = 0.0
     learning_rate: float = 5e-5
-    schedule: str = "constant"               # of the learning rate: constant, or linear (to 0 at the end of training)
-    adam_eps: float = 1e-8
+    lr_schedule: str = "constant"            # constant, or linear: falls to 0 at the end of training
+    gamma: float = 0.99                      # discount factor
+    gae_lambda: float = 1.0                  # 1: the whole return minus the value
+    num_epochs: int = 30                     # passes over a rollout
+    num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
+    reshuffle: bool = True                   # assign envs to minibatches anew in every epoch; else only the order changes
+    clip_range: float = 0.3                  # of the probability ratio
+    kl_coef: float = 0.2                     # weight of the penalty KL(old || new) at the start; 0: no penalty
+    target_kl: float = 0.01                  # kl_coef grows above twice this KL and shrinks below half of it; 0: it stays
+    min_kl_coef: float = 0.0                 # kl_coef does not shrink below this; near 0, a solved policy can collapse
+    vf_coef: float = 1.0                     # weight of the value loss
+    vf_loss_clip: float | None = 10.0        # upper limit of a step's squared value error; suits returns of about 1, as POPGym's
+    clip_range_vf: float | None = None       # limit of the value's change since acting, as in other PPOs
+    normalize_values: bool = False           # measure value errors in units of the returns' running root mean square
+    ent_coef: float = 0.0                    # weight of the entropy bonus
+    normalize_advantage: str = "batch"       # to mean 0 and deviation 1 over: batch (the rollout), minibatch, or none
     max_grad_norm: float | None = 0.5        # None: gradients are not clipped
-    normalize_advantages: str = "batch"      # over what advantages get mean 0 and deviation 1: batch (a rollout), minibatch, or none
+    adam_eps: float = 1e-8
 
     def __post_init__(self) -> None:
         def check(name: str, ok: bool, wanted: str) -> None:
             if not ok:
                 raise ValueError(f"ppo.{name} must be {wanted}, got {getattr(self, name)!r}")
 
-        for name in ("discount", "trace"):
+        for name in ("gamma", "gae_lambda"):
             check(name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
-        for name in ("epochs", "minibatches"):
+        for name in ("num_epochs", "num_minibatches"):
             check(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("clip", "learning_rate", "adam_eps"):
+        for name in ("clip_range", "learning_rate", "adam_eps"):
             check(name, getattr(self, name) > 0, "above 0")
-        for name in ("kl_coefficient", "kl_target", "kl_floor"):
+        for name in ("kl_coef", "target_kl", "min_kl_coef"):
             check(name, getattr(self, name) >= 0, "0 or more")
-        for name in ("max_grad_norm", "value_clip", "value_clip_range"):
+        for name in ("max_grad_norm", "vf_loss_clip", "clip_range_vf"):
             check(name, getattr(self, name) is None or getattr(self, name) > 0, "above 0, or None")
-        for name in ("value_coefficient", "entropy_coefficient"):
+        for name in ("vf_coef", "ent_coef"):
             check(name, math.isfinite(getattr(self, name)), "a number")
-        check("schedule", self.schedule in ("constant", "linear"), "'constant' or 'linear'")
-        check("normalize_advantages", self.normalize_advantages in ("batch", "minibatch", "none"), "'batch', 'minibatch' or 'none'")
-
-
-class Rollout(NamedTuple):
-    """What was seen and done; every tensor has the envs first."""
-
-    features: Tensor                  # [N, T, F]
-    reset: Tensor                     # [N, T] bool: the step opens an episode
-    action: Tensor                    # [N, T, factors]
-    dist: Tensor                      # [N, T, width]: the distribution it was drawn from
-    value: Tensor                     # [N, T]
-    reward: Tensor                    # [N, T]
-    done: Tensor                      # [N, T] bool: the step ended its episode
-    bootstrap: Tensor | None          # [N, T]: the value of the final observation of episodes that were cut short
-    last_value: Tensor                # [N]: of the observation after the last step
-    state: NetworkState               # before step 0
-    mask: Tensor | None = None        # [N, T, A] bool: actions that were allowed
-    weight: Tensor | None = None      # [N, T]: 0 for steps that must not count; None: all count
+        check("lr_schedule", self.lr_schedule in ("constant", "linear"), "'constant' or 'linear'")
+        check("normalize_advantage", self.normalize_advantage in ("batch", "minibatch", "none"), "'batch', 'minibatch' or 'none'")
 
 
 class Batch(NamedTuple):
-    """A rollout with its advantages and value targets [N, T]."""
+    """What the loss is computed from: a rollout with its advantages, or some envs of it."""
 
-    rollout: Rollout
-    advantage: Tensor
-    target: Tensor
+    features: Tensor                  # [N, T, F]
+    first: Tensor                     # [N, T] bool: the step opens an episode
+    state: State                      # of the network, before step 0
+    action: Tensor                    # [N, T, K]
+    dist: Tensor                      # [N, T, D]: parameters of the distribution that the action was drawn from
+    advantage: Tensor                 # [N, T]
+    target: Tensor                    # [N, T]: of the value
+    value: Tensor | None = None       # [N, T]: while acting; for clip_range_vf alone
+    mask: Tensor | None = None        # [N, T, A] bool: allowed actions
+    weight: Tensor | None = None      # [N, T]: 0 for steps that must not count; None: all count
+
+    def select(self, envs: Tensor) -> Batch:
+        """The rows `envs` of every tensor."""
+        def pick(x: Any) -> Any:
+            return None if x is None else x.index_select(0, envs)
+
+        return Batch(**{name: states.apply(pick, x) if name == "state" else pick(x) for name, x in self._asdict().items()})
 
 
-STATISTICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clipped", "grad_norm", "skipped")
+STATISTICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")      # means over an iteration's updates
 
 
-def advantages(rollout: Rollout, config: PPOConfig) -> Batch:
-    """Advantages and targets; advantages have mean 0 and deviation 1 over the rollout if the settings say so."""
-    advantage = compute_gae(rollout.reward, rollout.value, rollout.done, rollout.bootstrap, rollout.last_value,
-                            config.discount, config.trace)
-    target = advantage + rollout.value
-    if config.normalize_advantages == "batch":
-        advantage = _standardise(advantage, rollout.weight)
-    return Batch(rollout, advantage, target)
+class PPO(Agent):
+    """PPO for a network with memory."""
+
+    Config = PPOConfig
+    shown = {"entropy": "entropy", "kl": "KL", "value_loss": "value loss"}
+    envs_divisible_by = "num_minibatches"
+    graphs = ("prepare", "update")
+    compiled = ("loss",)
+
+    network: ActorCritic
+
+    def __init__(self, spec: AgentSpec, device: torch.device | str = "cpu"):
+        self.config: PPOConfig = spec.config
+        self.actions = make_actions(spec.action_space)
+        self.network = ActorCritic(spec.input_size, self.actions, spec.network, spec.images).to(device)
+        self.adam = Adam(self.network, self.config.learning_rate, self.config.adam_eps)
+        device = self.adam.rate.device
+        self.kl_coef = torch.tensor(self.config.kl_coef, dtype=torch.float32, device=device)
+        self.value_square = torch.zeros((), device=device)               # running mean square of the value targets; 0: none yet
+        self.sums = torch.zeros(len(STATISTICS), device=device)          # of STATISTICS, over the updates of this iteration
+        self.skipped = torch.zeros((), device=device)                    # updates of this iteration that were not finite
+
+    # --- acting: every step of a rollout -----------------------------------------------------------------------------
+
+    def act(self, features: Tensor, state: State, first: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Acted:
+        dist, value, state = self.network.step(features, state, first, mask)
+        action = self.actions.mode(dist) if noise is None else self.actions.sample(dist, noise)
+        return Acted(action, state, {"dist": dist, "value": value})
+
+    def bootstrap(self, features: Tensor, state: State, first: Tensor) -> dict[str, Tensor]:
+        """The value of a truncated episode's final observation, and of the observation after a rollout."""
+        return {"value": self.network.step(features, state, first)[1]}
+
+    # --- learning: once per iteration --------------------------------------------------------------------------------
+
+    def attach(self, source: Source) -> None:
+        rollout, self.rollout = source.rollout, source.rollout
+        self.chosen = torch.zeros(len(rollout.reward) // self.config.num_minibatches, dtype=torch.int64, device=rollout.reward.device)
+        self.batch = make_batch(rollout, self.config)       # its features, advantages and targets are overwritten by `prepare`
+
+    def learn(self, source: Source, progress: float, generator: torch.Generator) -> dict[str, Tensor]:
+        """num_epochs x num_minibatches gradient steps on the latest rollout."""
+        if self.config.lr_schedule == "linear":
+            self.adam.rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress))
+        self.sums.zero_()
+        self.skipped.zero_()
+        self.prepare()
+        sets = torch.stack(list(minibatches(len(self.rollout.reward), self.config, generator))).to(self.chosen.device)
+        for chosen in sets:
+            self.chosen.copy_(chosen)
+            self.update()
+        return self.finish(len(sets))
+
+    @torch.no_grad()
+    def prepare(self) -> None:
+        """Features, advantages and value targets of the rollout, into `self.batch`."""
+        new = make_batch(self.rollout, self.config)
+        for mine, theirs in ((self.batch.features, new.features), (self.batch.advantage, new.advantage), (self.batch.target, new.target)):
+            mine.copy_(theirs)
+        if self.config.normalize_values:
+            self.rescale_values(new.target)
+
+    def rescale_values(self, target: Tensor) -> None:
+        """Let the unit in which the critic counts follow the root mean square of the value targets. No value changes by this."""
+        square = target.square().mean()
+        square = torch.where(torch.isfinite(square), square, self.value_square)
+        self.value_square.copy_(torch.where(self.value_square > 0, torch.lerp(self.value_square, square, 0.1), square))
+        self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
+
+    def update(self) -> None:
+        """One gradient step on the envs `self.chosen`: backward, clip, Adam. Skipped if loss or gradient are not finite."""
+        loss, parts = self.loss(self.batch.select(self.chosen), self.rollout.whole)
+        self.adam.zero_grad(set_to_none=True)
+        loss.backward()
+        limit = float("inf") if self.config.max_grad_norm is None else self.config.max_grad_norm
+        norm = nn.utils.clip_grad_norm_(self.adam.parameters, limit, foreach=True)
+        skip = self.adam.skip
+        skip.copy_(~torch.isfinite(norm + loss.detach()))
+        self.adam.step()
+        with torch.no_grad():
+            values = torch.stack([*(parts[name].detach() for name in STATISTICS[:-1]), norm.detach()])
+            self.sums.add_(torch.where(skip > 0, torch.zeros_like(values), values))
+            self.skipped.add_(skip)
+
+    def loss(self, batch: Batch, whole: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the current network, and its parts. whole: every row is exactly one episode."""
+        dist, value, _ = self.network(batch.features, batch.state, batch.first, batch.mask, resets_only_at_start=whole, starts_fresh=whole)
+        scale = self.network.value_scale if self.config.normalize_values else None
+        return ppo_loss(self.actions, dist, value, batch, self.config, self.kl_coef, scale)
+
+    def finish(self, updates: int) -> dict[str, Tensor]:
+        """Statistics of the iteration, as means over the updates that were not skipped; and `kl_coef` adapted to the mean KL."""
+        means = self.sums.double() / (updates - self.skipped)              # nan if all were skipped
+        found = dict(zip(STATISTICS, means, strict=True))
+        found |= {"kl_coef": self.kl_coef.clone(), "updates": torch.full_like(self.skipped, updates), "skipped": self.skipped}
+        if self.config.target_kl:
+            kl, coef = found["kl"], self.kl_coef
+            lower = torch.where(kl < 0.5 * self.config.target_kl, (0.5 * coef).clamp(min=self.config.min_kl_coef), coef)
+            coef.copy_(torch.where(kl > 2 * self.config.target_kl, 1.5 * coef, lower))
+        return found
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        adam = {f"adam.{name}": x for name, x in self.adam.state_tensors().items()}
+        return {**super().state_dict(), **adam, "kl_coef": self.kl_coef, "value_square": self.value_square}
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self.adam.load_state_tensors({name.removeprefix("adam."): x for name, x in state.items() if name.startswith("adam.")})
+        self.kl_coef.copy_(state["kl_coef"])
+        self.value_square.copy_(state["value_square"])
 
 
-def ppo_loss(actions: Actions, dist: Tensor, value: Tensor, batch: Batch, config: PPOConfig, kl_coefficient: Tensor | float,
+def make_batch(rollout: Rollout, config: PPOConfig) -> Batch:
+    """A rollout with advantages and value targets."""
+    value = rollout.extras["value"]
+    advantage = compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
+                            config.gamma, config.gae_lambda)
+    target = advantage + value
+    if config.normalize_advantage == "batch":
+        advantage = _standardise(advantage)
+    return Batch(rollout.features(), rollout.first, rollout.state, rollout.action, rollout.extras["dist"], advantage, target,
+                 None if config.clip_range_vf is None else value, rollout.mask)
+
+
+def ppo_loss(actions: Actions, dist: Tensor, value: Tensor, batch: Batch, config: PPOConfig, kl_coef: Tensor | float,
              value_scale: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of new distributions [n, T, width] and values [n, T] on a batch, and what it is made of. Means over steps that count.
+    """The loss of new distributions [N, T, D] and values [N, T] on a batch, and its parts. Means over the steps that count.
 
-    value_scale: the unit in which errors of the value are counted; None: 1.
+    value_scale: the unit of value errors; None: 1.
     """
-    old, weight = batch.rollout, batch.rollout.weight
-    advantage = _standardise(batch.advantage, weight) if config.normalize_advantages == "minibatch" else batch.advantage
-    ratio = torch.exp(actions.log_prob(dist, old.action) - actions.log_prob(old.dist, old.action))
-    policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage)
+    weight = batch.weight
+    advantage = _standardise(batch.advantage, weight) if config.normalize_advantage == "minibatch" else batch.advantage
+    ratio = torch.exp(actions.log_prob(dist, batch.action) - actions.log_prob(batch.dist, batch.action))
+    policy = -torch.minimum(ratio * advantage, ratio.clamp(1 - config.clip_range, 1 + config.clip_range) * advantage)
     error = (value - batch.target).square()
-    if config.value_clip_range is not None:
-        near = old.value + (value - old.value).clamp(-config.value_clip_range, config.value_clip_range)
+    if config.clip_range_vf is not None:
+        assert batch.value is not None
+        near = batch.value + (value - batch.value).clamp(-config.clip_range_vf, config.clip_range_vf)
         error = torch.maximum(error, (near - batch.target).square())
     if value_scale is not None:
         error = error / value_scale.square()
-    if config.value_clip is not None:
-        error = error.clamp(max=config.value_clip)
+    if config.vf_loss_clip is not None:
+        error = error.clamp(max=config.vf_loss_clip)
+    clipped = ((ratio - 1).abs() > config.clip_range).to(ratio.dtype)
     parts = {
         "policy_loss": _mean(policy, weight), "value_loss": _mean(error, weight), "entropy": _mean(actions.entropy(dist), weight),
-        "kl": _mean(actions.kl(old.dist, dist), weight), "clipped": _mean(((ratio - 1).abs() > config.clip).to(ratio.dtype), weight),
+        "kl": _mean(actions.kl(batch.dist, dist), weight), "clip_fraction": _mean(clipped, weight),
     }
-    loss = parts["policy_loss"] + config.value_coefficient * parts["value_loss"] - config.entropy_coefficient * parts["entropy"]
-    if config.kl_coefficient > 0:
-        loss = loss + kl_coefficient * parts["kl"]
+    loss = parts["policy_loss"] + config.vf_coef * parts["value_loss"] - config.ent_coef * parts["entropy"]
+    if config.kl_coef > 0:
+        loss = loss + kl_coef * parts["kl"]
     return loss, {"loss": loss, **parts}
 
 
-class PPO:
-    """The network's optimiser, its settings, and what adapts while it learns. All of it lives on the network's device."""
-
-    def __init__(self, network: ActorCritic, config: PPOConfig):
-        self.network, self.config = network, config
-        self.parameters = [p for p in network.parameters() if p.requires_grad]
-        device = self.parameters[0].device
-        self.learning_rate = torch.tensor(config.learning_rate, dtype=torch.float32, device=device)
-        self.optimizer = torch.optim.Adam(self.parameters, lr=self.learning_rate, eps=config.adam_eps, fused=True,
-                                          capturable=device.type == "cuda")
-        self.kl_coefficient = torch.tensor(config.kl_coefficient, dtype=torch.float32, device=device)
-        self.value_square = torch.zeros((), device=device)             # running mean square of the value targets; 0: none yet
-        self.totals = torch.zeros(len(STATISTICS), device=device)      # of the updates since `begin`
-        self.bad = torch.zeros((), device=device)                      # 1: the last update was not finite and was skipped
-        self.optimizer.found_inf = self.bad                            # type: ignore[attr-defined]  # where 1, Adam leaves everything as it is
-        self.optimizer.grad_scale = None                               # type: ignore[attr-defined]
-
-    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the network as it is now, and its parts."""
-        rollout = batch.rollout
-        dist, value, _ = self.network(rollout.features, rollout.state, rollout.reset, rollout.mask)
-        scale = self.network.value_scale if self.config.normalize_values else None
-        return ppo_loss(self.network.actions, dist, value, batch, self.config, self.kl_coefficient, scale)
-
-    @torch.no_grad()
-    def follow_values(self, target: Tensor) -> None:
-        """Before an iteration's updates: let the critic's scale follow the root mean square of the value targets."""
-        if self.config.normalize_values:
-            now = target.square().mean()
-            now = torch.where(torch.isfinite(now), now, self.value_square)
-            self.value_square.copy_(torch.where(self.value_square > 0, torch.lerp(self.value_square, now, 0.1), now))
-            self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
-
-    def update(self, batch: Batch) -> None:
-        """One gradient step on a minibatch; statistics are added to `totals`. Waits for nothing, so it fits into a CUDA graph."""
-        loss, parts = self.loss(batch)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        limit = float("inf") if self.config.max_grad_norm is None else self.config.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(self.parameters, limit, foreach=True)
-        self.bad.copy_(~torch.isfinite(norm + loss.detach()))
-        self.optimizer.step()
-        with torch.no_grad():
-            values = torch.stack([*(parts[name].detach() for name in STATISTICS[:-2]), norm.detach(), self.bad])
-            self.totals.add_(torch.where(self.bad > 0, torch.zeros_like(values), values))
-            self.totals[-1].add_(self.bad)
-
-    def begin(self, progress: float) -> None:
-        """Before an iteration's updates; progress: share of the training that is over."""
-        self.totals.zero_()
-        if self.config.schedule == "linear":
-            self.learning_rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress))
-
-    @property
-    def sums(self) -> Tensor:
-        """What `end` needs to know, in one tensor."""
-        return torch.cat([self.totals, self.kl_coefficient[None]])
-
-    def end(self, updates: int, sums: list[float] | None = None) -> dict[str, float]:
-        """After them: their mean statistics, and the KL penalty adapted as RLlib does. sums: `self.sums` as fetched by the caller."""
-        *means, skipped, coefficient = self.sums.tolist() if sums is None else sums
-        done, facts = updates - round(skipped), {"kl_coefficient": coefficient, "skipped": skipped}
-        if done < 1:
-            return facts                             # nothing was measured, and nothing to adapt to
-        stats = dict(zip(STATISTICS[:-1], (x / done for x in means), strict=True))
-        target = self.config.kl_target
-        if target and stats["kl"] > 2 * target:
-            self.kl_coefficient.mul_(1.5)
-        elif target and stats["kl"] < 0.5 * target:
-            self.kl_coefficient.mul_(0.5).clamp_(min=self.config.kl_floor)
-        return {**stats, **facts}
-
-
-def minibatches(envs: int, config: PPOConfig, generator: torch.Generator) -> Iterable[Tensor]:
-    """The envs of every minibatch of an iteration, in order: `epochs` times `minibatches` index tensors of equal size."""
-    if envs % config.minibatches:
-        raise ValueError(f"the number of envs ({envs}) must be a multiple of minibatches ({config.minibatches})")
-    sets = torch.arange(envs).view(config.minibatches, -1)
-    for _ in range(config.epochs):
+def minibatches(num_envs: int, config: PPOConfig, generator: torch.Generator) -> Iterator[Tensor]:
+    """The envs of every minibatch of an iteration: num_epochs x num_minibatches index tensors of equal size."""
+    sets = torch.arange(num_envs).view(config.num_minibatches, -1)
+    for _ in range(config.num_epochs):
         if config.reshuffle:
-            sets = torch.randperm(envs, generator=generator).view(config.minibatches, -1)
-        yield from sets[torch.randperm(config.minibatches, generator=generator)]
+            sets = torch.randperm(num_envs, generator=generator).view(config.num_minibatches, -1)
+        yield from sets[torch.randperm(config.num_minibatches, generator=generator)]
 
 
 def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
@@ -220,6 +268,6 @@ def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
     return torch.where(weight > 0, x * weight, 0.0).sum() / weight.sum().clamp(min=1)
 
 
-def _standardise(x: Tensor, weight: Tensor | None) -> Tensor:
+def _standardise(x: Tensor, weight: Tensor | None = None) -> Tensor:
     mean = _mean(x, weight)
     return (x - mean) / _mean((x - mean).square(), weight).sqrt().clamp(min=1e-4)

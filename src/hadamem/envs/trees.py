@@ -18,6 +18,13 @@ def apply(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
     return fn(tree, *others)
 
 
+def leaves(tree: Any) -> list[Any]:
+    """All leaves, in order."""
+    if isinstance(tree, dict):
+        return [leaf for value in tree.values() for leaf in leaves(value)]
+    return [leaf for value in tree for leaf in leaves(value)] if isinstance(tree, tuple) else [tree]
+
+
 def where(mask: Tensor, a: Any, b: Any) -> Any:
     """Leaves [N, ...] of `a` where mask [N] is true, of `b` elsewhere."""
     return apply(lambda x, y: torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y), a, b)

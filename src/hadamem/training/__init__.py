@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .config import TrainConfig, make_config
+    from ..runs.config import TrainConfig, make_config
     from .evaluate import Evaluation
     from .loop import TrainingFailed
     from .policy import Policy, PolicyState, load_policy

@@ -1,120 +1,91 @@
-"""Acting: T steps of N envs into one rollout, with the network's state carried from rollout to rollout.
+"""Collecting experience: T steps of N envs into one `Rollout`, with the network's state carried from one rollout to the next.
 
-Everything that outlives a call is a tensor written in place, and on a GPU nothing waits, so `collect` fits into a CUDA graph. The noise of
-the actions is drawn before, from the run's seed and the iteration's number alone.
+Everything that outlives a call is a tensor written in place, and nothing waits for the GPU, so `collect` can be captured in a CUDA graph.
+The noise of the actions is drawn beforehand and depends only on the run's seed and the iteration.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import states
-from ..agents.network import ActorCritic
-from ..agents.ppo import Rollout
+from ..agents import Agent, Rollout
+from ..envs import trees
+from ..envs.features import AgentInputs
+from .inputs import sequence_features
 
 EPISODES = ("episodes", "return", "return_squared", "length", "success")      # sums over the episodes that ended
 
 
 class Collector:
-    """Plays an env of `hm.envs` (wrapped to float features) with a network. `rollout` holds what the last `collect` saw."""
+    """Steps a batched env with an agent. `rollout` holds what the last `collect` recorded."""
 
-    def __init__(self, env: Any, network: ActorCritic, steps: int, seed: int):
-        self.env, self.network, self.steps, self.seed = env, network, steps, seed
-        n, device, dtype = env.num_envs, env.device, next(network.parameters()).dtype
-        actions = network.actions
-        self.cuts = env.unwrapped.truncates or env.unwrapped.max_episode_steps is not None      # episodes may be cut short
+    def __init__(self, env: Any, agent: Agent, inputs: AgentInputs, steps: int, seed: int, whole: bool = False):
+        """whole: every rollout is exactly one episode."""
+        self.env, self.agent, self.inputs, self.steps, self.seed = env, agent, inputs, steps, seed
+        n, device, actions = env.num_envs, env.device, agent.actions
+        self.dtype = next(agent.network.parameters()).dtype
+        self.truncates = env.unwrapped.truncates or env.unwrapped.max_episode_steps is not None      # episodes may be truncated
         obs, info = env.reset(seed=seed)
-        self.features = obs.to(dtype)                                              # [N, F]: the present observation
+        # What the next step starts from: the current observation, the action that led to it, and whether it opens an episode.
+        self.obs = trees.apply(torch.clone, obs)
+        self.previous_action = torch.zeros(n, *(env.single_action_space.shape or ()), dtype=inputs.action_dtype, device=device)
+        self.first = torch.ones(n, dtype=torch.bool, device=device)
         self.mask: Tensor | None = info.get("action_mask")
         if self.mask is None and not env.unwrapped.restorable and not actions.dtype.is_floating_point:
-            self.mask = torch.ones(n, actions.inputs, dtype=torch.bool, device=device)      # a foreign env may bring one later
-        self.first = torch.ones(n, dtype=torch.bool, device=device)                # and whether it opens an episode
-        self.state = network.initial_state(n, device, torch.Generator(device).manual_seed(seed))
-        self.returns = torch.zeros(n, device=device)                               # of the episodes that are on
+            self.mask = torch.ones(n, actions.inputs, dtype=torch.bool, device=device)      # a foreign env may send one later
+        self.state = agent.initial_state(n, device, torch.Generator(device).manual_seed(seed))
+        self.returns = torch.zeros(n, device=device)                               # of the current episodes
         self.lengths = torch.zeros(n, device=device)
         self.ended = torch.zeros(len(EPISODES), dtype=torch.float64, device=device)
         self.knows_success = False
-        self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(dtype)
-
-        def room(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
-            return torch.zeros(n, steps, *shape, dtype=dtype, device=device)
-
-        action_dtype = actions.dtype if not actions.dtype.is_floating_point else dtype
-        self.rollout = Rollout(
-            features=room(self.features.shape[1]), reset=room(dtype=torch.bool), action=room(actions.factors, dtype=action_dtype),
-            dist=room(actions.width), value=room(), reward=room(), done=room(dtype=torch.bool), bootstrap=room() if self.cuts else None,
-            last_value=torch.zeros(n, dtype=dtype, device=device), state=states.apply(torch.clone, self.state),
-            mask=None if self.mask is None else room(self.mask.shape[1], dtype=torch.bool),
-        )
+        self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(self.dtype)
+        self.rollout = self._allocate(whole)
 
     def draw(self, iteration: int) -> None:
-        """The noise of an iteration's actions."""
-        device = self.features.device
+        """Draw the noise of an iteration's actions."""
+        device = self.first.device
         generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + iteration * 7919 + 1) % (1 << 63))
-        self.noise.copy_(self.network.actions.noise(self.steps, self.env.num_envs, generator=generator, device=device))
+        self.noise.copy_(self.agent.actions.noise(self.steps, self.env.num_envs, generator=generator, device=device))
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Play `steps` steps."""
-        r, actions, network = self.rollout, self.network.actions, self.network
-        for kept, now in zip(states.tensors(r.state), states.tensors(self.state), strict=True):
-            kept.copy_(now)
-        state, features, first, mask = self.state, self.features, self.first, self.mask
+        """Take `steps` steps in every env."""
+        r, agent = self.rollout, self.agent
+        r.previous_action.copy_(self.previous_action)
+        _copy_state(r.state, self.state)
+        obs, previous, first, mask, state = self.obs, self.previous_action, self.first, self.mask, self.state
         self.ended.zero_()
         for t in range(self.steps):
-            dist, value, state = network.step(features, state, first, mask)
-            action = actions.sample(dist, self.noise[t])
-            r.features[:, t], r.reset[:, t], r.action[:, t], r.dist[:, t], r.value[:, t] = features, first, action, dist, value
+            action, state, extras = agent.act(self._features(obs, previous, first), state, first, mask, self.noise[t])
+            _write(r.obs, t, obs)
+            r.first[:, t], r.action[:, t] = first, action
+            for name, value in extras.items():
+                r.extras[name][:, t] = value
             if r.mask is not None and mask is not None:
                 r.mask[:, t] = mask
-            obs, reward, terminated, truncated, info = self.env.step(actions.to_env(action))
+            taken = agent.actions.to_env(action)
+            obs, reward, terminated, truncated, info = self.env.step(taken)
+            r.reward[:, t], r.terminated[:, t], r.truncated[:, t] = reward, terminated, truncated
             done = terminated | truncated
-            r.reward[:, t], r.done[:, t] = reward, done
-            if r.bootstrap is not None:
-                cut = truncated & ~terminated
-                r.bootstrap[:, t] = torch.where(cut, self._final_values(info, state, cut), 0.0)
+            if r.next_obs is not None:
+                _write(r.next_obs, t, info["final_obs"])
+            if r.final:
+                self._record_final(t, info["final_obs"], taken, state, truncated & ~terminated)
             self._count(reward, done, info)
-            features, first, mask = obs.to(features.dtype), done, self._allowed(info)
-        r.last_value.copy_(network.step(features, state, first, mask)[1])
-        self.features.copy_(features)
-        self.first.copy_(first)
-        if self.mask is not None and mask is not None:
-            self.mask.copy_(mask)
-        for kept, now in zip(states.tensors(self.state), states.tensors(state), strict=True):
-            kept.copy_(now)
-
-    def _final_values(self, info: dict[str, Any], state: Any, cut: Tensor) -> Tensor:
-        """Values of the last observations of episodes that were cut short, [N]; a CPU looks first whether there are any."""
-        if cut.device.type == "cpu" and not bool(cut.any()):
-            return torch.zeros_like(self.returns)
-        final = info["final_obs"].to(self.features.dtype)
-        return self.network.step(final, state, torch.zeros_like(cut))[1]
-
-    def _allowed(self, info: dict[str, Any]) -> Tensor | None:
-        """The actions that are allowed now; None where the env never says."""
-        mask = info.get("action_mask")
-        return mask if mask is not None or self.mask is None else torch.ones_like(self.mask)
-
-    def _count(self, reward: Tensor, done: Tensor, info: dict[str, Any]) -> None:
-        self.returns.add_(reward)
-        self.lengths.add_(1)
-        success = info.get("success")
-        self.knows_success = success is not None
-        if done.device.type == "cpu" and not bool(done.any()):
-            return
-        total = torch.where(done, self.returns, 0.0)                    # selected: an env that got nan keeps it to itself
-        won = torch.zeros_like(total) if success is None else (success & done).to(total.dtype)
-        self.ended.add_(torch.stack([done.to(total.dtype), total, total.square(), torch.where(done, self.lengths, 0.0), won]).sum(1))
-        self.returns.masked_fill_(done, 0)
-        self.lengths.masked_fill_(done, 0)
+            previous, first, mask = taken.to(previous.dtype), done, self._allowed(info)
+        for name, value in agent.bootstrap(self._features(obs, previous, first), state, first).items():
+            r.last[name].copy_(value)
+        self._carry(obs, previous, first, mask, state)
 
     def episodes(self, sums: list[float] | None = None) -> dict[str, float]:
-        """What the episodes that ended in the last `collect` were like: their number, means, and the deviation of the return.
+        """Statistics of the episodes that ended in the last `collect`: number, mean return, its deviation, mean length, success rate.
 
-        sums: `self.ended` as fetched by the caller.
+        sums: `self.ended`, if the caller has fetched it.
         """
         count, total, squared, length, success = self.ended.tolist() if sums is None else sums
         if not count:
@@ -126,33 +97,107 @@ class Collector:
 
     def get_state(self) -> dict[str, Tensor]:
         """Everything that the next `collect` depends on, as copies."""
-        own = {"features": self.features, "first": self.first, "returns": self.returns, "lengths": self.lengths}
-        if self.mask is not None:
-            own["mask"] = self.mask
-        own |= {f"memory.{i}": x for i, x in enumerate(states.tensors(self.state))}
-        return {**{name: x.clone() for name, x in own.items()}, **{f"env.{name}": x for name, x in self.env.get_state().items()}}
+        own = {name: x.clone() for name, x in self._tensors().items()}
+        return {**own, **{f"env.{name}": x for name, x in self.env.get_state().items()}}
 
     def set_state(self, state: dict[str, Tensor], iteration: int = 0) -> None:
-        """Go on from a state of `get_state`, taken before an iteration. An env that cannot be restored starts new episodes."""
+        """Restore a state of `get_state`, taken before an iteration. An env that cannot be restored starts new episodes."""
         if not self.env.unwrapped.restorable:
             self._restart(iteration)
             return
-        self.env.set_state({name[4:]: x for name, x in state.items() if name.startswith("env.")})
-        for name in ("features", "first", "returns", "lengths"):
-            getattr(self, name).copy_(state[name])
-        if self.mask is not None:
-            self.mask.copy_(state["mask"])
-        for i, x in enumerate(states.tensors(self.state)):
-            x.copy_(state[f"memory.{i}"])
+        self.env.set_state({name.removeprefix("env."): x for name, x in state.items() if name.startswith("env.")})
+        for name, x in self._tensors().items():
+            x.copy_(state[name])
 
-    def _restart(self, iteration: int) -> None:
-        """New episodes, and not those of the run's seed once more."""
-        draws = torch.Generator().manual_seed(self.seed * 1_000_003 + iteration)
-        obs, info = self.env.reset(seed=int(torch.randint(1 << 31, (), generator=draws)))
-        self.features.copy_(obs)
-        self.first.fill_(True)
-        self.returns.zero_()
-        self.lengths.zero_()
-        mask = self._allowed(info)
+    # --- internals -------------------------------------------------------------------------------------------------
+
+    def _allocate(self, whole: bool) -> Rollout:
+        """A rollout with room for `steps` steps. One acting step tells which extras the agent has."""
+        n, steps, device, agent = self.env.num_envs, self.steps, self.first.device, self.agent
+        features = self._features(self.obs, self.previous_action, self.first)
+        with torch.no_grad():
+            action, _, extras = agent.act(features, self.state, self.first, self.mask, self.noise[0])
+            values = agent.bootstrap(features, self.state, self.first)
+
+        def room(like: Tensor) -> Tensor:
+            return torch.zeros(n, steps, *like.shape[1:], dtype=like.dtype, device=device)
+
+        return Rollout(
+            obs=trees.apply(room, self.obs), first=room(self.first), action=room(action), reward=room(self.returns.to(self.dtype)),
+            terminated=room(self.first), truncated=room(self.first), state=states.apply(torch.clone, self.state),
+            previous_action=self.previous_action.clone(), mask=None if self.mask is None else room(self.mask),
+            extras={name: room(x) for name, x in extras.items()}, last={name: torch.zeros_like(x) for name, x in values.items()},
+            final={name: room(x) for name, x in values.items()} if self.truncates else {},
+            next_obs=trees.apply(room, self.obs) if agent.records_next_obs else None, whole=whole,
+            make_features=functools.partial(sequence_features, self.inputs, agent.actions, self.dtype),
+        )
+
+    def _features(self, obs: Any, previous_action: Tensor, first: Tensor) -> Tensor:
+        return self.inputs(obs, previous_action, first).to(self.dtype)
+
+    def _record_final(self, t: int, obs: Any, taken: Tensor, state: Any, cut: Tensor) -> None:
+        """What the agent wants to know of the final observations of truncated episodes; a CPU looks first whether there are any."""
+        if cut.device.type == "cpu" and not bool(cut.any()):
+            for room in self.rollout.final.values():
+                room[:, t] = 0
+            return
+        first = torch.zeros_like(cut)
+        for name, value in self.agent.bootstrap(self._features(obs, taken, first), state, first).items():
+            self.rollout.final[name][:, t] = torch.where(cut, value, 0.0)
+
+    def _allowed(self, info: dict[str, Any]) -> Tensor | None:
+        """The mask of allowed actions; None if the env never sends one."""
+        mask = info.get("action_mask")
+        return mask if mask is not None or self.mask is None else torch.ones_like(self.mask)
+
+    def _count(self, reward: Tensor, done: Tensor, info: dict[str, Any]) -> None:
+        self.returns.add_(reward)
+        self.lengths.add_(1)
+        success = info.get("success")
+        self.knows_success = success is not None
+        if done.device.type == "cpu" and not bool(done.any()):
+            return
+        total = torch.where(done, self.returns, 0.0)                    # a selection: a nan stays in its env
+        won = torch.zeros_like(total) if success is None else (success & done).to(total.dtype)
+        self.ended.add_(torch.stack([done.to(total.dtype), total, total.square(), torch.where(done, self.lengths, 0.0), won]).sum(1))
+        self.returns.masked_fill_(done, 0)
+        self.lengths.masked_fill_(done, 0)
+
+    def _carry(self, obs: Any, previous: Tensor, first: Tensor, mask: Tensor | None, state: Any) -> None:
+        """Keep what the next rollout starts from."""
+        trees.apply(lambda mine, new: mine.copy_(new), self.obs, obs)
+        self.previous_action.copy_(previous)
+        self.first.copy_(first)
         if self.mask is not None and mask is not None:
             self.mask.copy_(mask)
+        _copy_state(self.state, state)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """The collector's own tensors by name."""
+        found = {"previous_action": self.previous_action, "first": self.first, "returns": self.returns, "lengths": self.lengths}
+        if self.mask is not None:
+            found["mask"] = self.mask
+        found |= {f"obs.{i}": x for i, x in enumerate(trees.leaves(self.obs))}
+        return {**found, **{f"memory.{i}": x for i, x in enumerate(states.tensors(self.state))}}
+
+    def _restart(self, iteration: int) -> None:
+        """Start new episodes, with a seed that no earlier start of this run had."""
+        draws = torch.Generator().manual_seed(self.seed * 1_000_003 + iteration)
+        obs, info = self.env.reset(seed=int(torch.randint(1 << 31, (), generator=draws)))
+        self._carry(obs, torch.zeros_like(self.previous_action), torch.ones_like(self.first), self._allowed(info), self.state)
+        self.returns.zero_()
+        self.lengths.zero_()
+
+
+def _copy_state(target: Any, source: Any) -> None:
+    for mine, new in zip(states.tensors(target), states.tensors(source), strict=True):
+        mine.copy_(new)
+
+
+def _write(room: Any, t: int, values: Any) -> None:
+    """Step t of every leaf [N, T, ...] of a tree."""
+    def put(leaf: Tensor, value: Tensor) -> Tensor:
+        leaf[:, t] = value
+        return leaf
+
+    trees.apply(put, room, values)

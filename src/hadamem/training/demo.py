@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .config import make_config
-from .curves import draw_curves
+from ..runs.config import make_config
+from ..view.curves import draw_curves
+from ..view.progress import Progress, clock
 from .evaluate import Evaluation, evaluate
 from .loop import train
-from .progress import Progress, clock
 
 # What is trained: change it here. Both runs get the same settings.
 ENV, STEPS = "popgym/RepeatPreviousEasy", 800_000
@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     runs, found = {}, dict[str, Evaluation]()
     for memory, words in MEMORIES.items():
         print(f"\n{memory} ({words}) learns {args.env} in {args.steps:,} steps:", flush=True)
-        config = make_config(env=args.env, memory=memory, steps=args.steps, **SETTINGS)
+        config = make_config(env=args.env, memory=memory, total_steps=args.steps, **SETTINGS)
         with Progress(config, str(home / memory)) as progress:
             runs[memory] = train(config, home / memory, **progress.hooks)
         if runs[memory].status != "finished":      # Ctrl-C

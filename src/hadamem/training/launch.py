@@ -1,7 +1,4 @@
-"""Several runs side by side: each in a process of its own with its own folder. Finished ones are never redone, others go on.
-
-One run does not fill a large GPU, so a few together take less time than one after the other; on a CPU they share the cores.
-"""
+"""Several runs side by side, each in its own process and folder. Finished runs are not repeated, unfinished ones are resumed."""
 
 from __future__ import annotations
 
@@ -18,22 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .config import TrainConfig
-from .folder import FREE, METRICS, check_same, is_run, load_config, read_info, save_config
+from ..runs.config import TrainConfig
+from ..runs.folder import FREE, METRICS, check_same, is_run, load_config, read_info, save_config
+from ..runs.metrics import read_rows
 from .loop import HANGUP
-from .metrics import read_rows
 
-EVERY = 5.0       # seconds between lines about the runs
+EVERY = 5.0       # seconds between progress lines
 
 
 @dataclass
 class Job:
-    """One run on its way."""
+    """One run."""
 
     name: str
     folder: Path
     process: subprocess.Popen[bytes] | None = None
-    code: int | None = None          # of its exit; None: not started, or still on
+    code: int | None = None          # exit code; None: not started, or still running
     logged: int = 0                  # bytes in its log before it started
 
     @property
@@ -43,10 +40,10 @@ class Job:
 
 
 def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Callable[[str], None] = print) -> dict[str, int]:
-    """Train every configuration in the folder out/<name>, at most `jobs` at once. Returns the exit code of each: 0 it is finished.
+    """Train every configuration in the folder out/<name>, at most `jobs` at once. Returns the exit code of each; 0: finished.
 
-    Ctrl-C reaches the runs, which save and end, and so do SIGTERM and a terminal that is closed (SIGHUP, unless it is ignored as under
-    nohup); calling this again goes on with them.
+    On Ctrl-C, SIGTERM or a closed terminal (SIGHUP, unless it is ignored as under nohup) the runs write a checkpoint and end; calling this
+    again resumes them.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -55,10 +52,10 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
             check_same(load_config(out / name), config, out / name)
     out.mkdir(parents=True, exist_ok=True)
     waiting = [Job(name, out / name) for name in configs]
-    done, running = [job for job in waiting if _finished(job.folder, configs[job.name].steps)], list[Job]()
+    done, running = [job for job in waiting if _finished(job.folder, configs[job.name].total_steps)], list[Job]()
     for job in done:
         job.code = 0
-        say(f"{job.name}: finished already")
+        say(f"{job.name}: already finished")
     waiting = [job for job in waiting if job.code is None]
     with tempfile.TemporaryDirectory() as drafts, _terminated_is_interrupted():
         try:
@@ -71,7 +68,7 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
                 running = [job for job in running if job.code is None]
         except KeyboardInterrupt:
             with contextlib.suppress(OSError):      # the terminal may be gone
-                say("stopping: the runs save what they have")
+                say("stopping: the runs write a checkpoint")
         finally:
             _stop(running)
         done += running
@@ -83,7 +80,7 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
 
 @contextlib.contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that no run is left behind."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that no run is left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -98,14 +95,14 @@ def _terminated_is_interrupted() -> Iterator[None]:
 
 
 def _hang_up(number: int, frame: Any) -> None:
-    """Once: shell and system may both send it, and the second must not count as the second Ctrl-C, which kills the runs."""
+    """Only once: shell and system may both send it, and a second Ctrl-C would kill the runs."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _finished(folder: Path, steps: int) -> bool:
-    """Whether a run has nothing left to do: one that was prolonged since has."""
-    return is_run(folder) and read_info(folder).get("status") == "finished" and load_config(folder).steps >= steps
+    """Whether a run has nothing left to do; total_steps may have been raised since."""
+    return is_run(folder) and read_info(folder).get("status") == "finished" and load_config(folder).total_steps >= steps
 
 
 def _start(job: Job, configs: Mapping[str, TrainConfig], drafts: Path) -> Job:
@@ -118,19 +115,19 @@ def _start(job: Job, configs: Mapping[str, TrainConfig], drafts: Path) -> Job:
         command += ["--config", str(draft)]
     with open(job.log, "ab") as log:
         job.logged = log.tell()
-        # A session of its own: Ctrl-C must come from here, once, and not from the terminal and from here.
+        # A new session, so that Ctrl-C reaches the run once, from here, and not from the terminal too.
         job.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return job
 
 
 def _assignments(config: TrainConfig) -> list[str]:
-    """What a run that goes on may change, as `--set` takes it; the preset is but a name there."""
+    """The settings that may change on resume, as `--set` takes them. The preset is only a name there."""
     values = {name: getattr(config, name) for name in FREE if name != "preset"}
     return [f"{name}={','.join(value) if isinstance(value, tuple) else value}" for name, value in values.items()]
 
 
 def _last_words(job: Job) -> str:
-    """Why a run ended, in its own words, if it said so at the end."""
+    """The error message that a run ended with, if there is one."""
     with contextlib.suppress(OSError), open(job.log, "rb") as log:
         log.seek(job.logged)
         lines = log.read().decode(errors="replace").strip().splitlines()
@@ -140,7 +137,7 @@ def _last_words(job: Job) -> str:
 
 
 def _wait(running: list[Job], seconds: float) -> None:
-    """Until a run ends, at most so long."""
+    """Wait until a run ends, for `seconds` at most."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for job in running:
@@ -151,7 +148,7 @@ def _wait(running: list[Job], seconds: float) -> None:
 
 
 def _stop(jobs: list[Job]) -> None:
-    """Ask all of them to save and end, then wait; those that do not are killed."""
+    """Ask all runs to write a checkpoint and end, wait for them, and kill those that do not."""
     asked = [job for job in jobs if job.process is not None and job.process.poll() is None]
     for job in asked:
         with contextlib.suppress(ProcessLookupError):
@@ -161,7 +158,7 @@ def _stop(jobs: list[Job]) -> None:
         try:
             job.process.wait(timeout=max(0.0, end - time.monotonic()))   # type: ignore[union-attr]
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            end = 0.0                                                     # a second Ctrl-C: no more patience
+            end = 0.0                                                     # a second Ctrl-C: do not wait any longer
             job.process.kill()   # type: ignore[union-attr]
     for job in jobs:
         job.code = None if job.process is None else job.process.wait()

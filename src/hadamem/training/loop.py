@@ -1,4 +1,4 @@
-"""Training from the first iteration to the last, through crashes and Ctrl-C: what is written when, and where a resumed run goes on."""
+"""The training loop: iterations until the end, checkpoints, resuming, Ctrl-C, errors."""
 
 from __future__ import annotations
 
@@ -17,40 +17,41 @@ from typing import Any
 import torch
 
 from ..envs import EnvError
-from .config import TrainConfig, from_dict, to_dict
+from ..runs.config import TrainConfig, from_dict, to_dict
+from ..runs.folder import RunFolder, check_same, describe_device, is_run, load_config, read_info
+from ..runs.logs import Logs
+from ..runs.metrics import MetricsLog, cut_back
+from ..runs.spaces import build_space
 from .evaluate import check_fit
-from .folder import RunFolder, check_same, describe_device, is_run, load_config, read_info
-from .logs import Logs
-from .metrics import MetricsLog, cut_back
 from .policy import Policy
+from .replay import Replay
 from .run import Run
-from .spaces import build_space
 from .trainer import Trainer
 
-HANGUP = getattr(signal, "SIGHUP", None)      # the terminal was closed; Windows has none
+HANGUP = getattr(signal, "SIGHUP", None)      # the terminal was closed; does not exist on Windows
 
 
 class TrainingFailed(RuntimeError):
-    """Training cannot go on; the message says why, and what was kept."""
+    """Training cannot continue; the message says why, and what was saved."""
 
 
 def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool = False, env: Any = None,
           report: Callable[[dict[str, Any]], None] | None = None, should_stop: Callable[[], bool] | None = None,
           built: Callable[[Trainer], None] | None = None, notify: Callable[[str], None] | None = None,
           stopping: Callable[[], None] | None = None) -> Run:
-    """Train until `config.steps` env steps are done.
+    """Train for `config.total_steps` env steps.
 
-    folder: the run's own; None: nothing is written. resume: go on from its newest good checkpoint, with the same settings (those of
-    `folder.FREE` may change). env: see `Trainer`; a batched env stays open. report: called after every iteration with the row that also
-    goes to metrics.jsonl. should_stop: asked after every iteration. built: called with the trainer before the first iteration.
-    notify: told what a person should know (a damaged checkpoint, episodes that start anew); None: these come as warnings.
-    stopping: called by the first Ctrl-C, in its signal handler, so it should do no more than set a flag; None: a line on stderr.
+    folder: the run's folder; None: nothing is written. resume: continue from its newest complete checkpoint, with the same settings (those
+    of `runs.folder.FREE` may change). env: see `Trainer`; a batched env stays open. report: called after every iteration with its row of
+    metrics. should_stop: asked after every iteration. built: called with the trainer before the first iteration.
+    notify: called with messages for the user (a damaged checkpoint, restarted episodes); None: they are warnings.
+    stopping: called in the signal handler of the first Ctrl-C, so it should only set a flag; None: prints a line on stderr.
 
-    Ctrl-C, SIGTERM and a closed terminal end the run after the iteration that is on, with a checkpoint and the status "interrupted"; a
+    Ctrl-C, SIGTERM and a closed terminal end the run after the current iteration, with a checkpoint and the status "interrupted"; a
     second Ctrl-C ends it at once. An error leaves metrics and the last checkpoint as they are, and the status "failed".
     """
     if resume and folder is None:
-        raise ValueError("resume=True needs the folder of the run to go on with")
+        raise ValueError("resume=True needs the folder of the run to continue")
     say = notify or _warn
     with contextlib.ExitStack() as stack:
         disk = None if folder is None else stack.enter_context(RunFolder(folder, resume))
@@ -59,9 +60,9 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
         stack.enter_context(_threads(config.threads))
         trainer = Trainer(config, env)
         stack.callback(trainer.close)
-        if config.steps < trainer.batch:
-            raise ValueError(f"steps ({config.steps}) is less than one batch ({trainer.batch}: {trainer.num_envs} envs x {trainer.steps} "
-                             "steps); raise steps, or lower num_envs, rollout or batch")
+        if config.total_steps < trainer.batch:
+            raise ValueError(f"total_steps ({config.total_steps}) is less than one iteration ({trainer.batch}: {trainer.num_envs} envs x "
+                             f"{trainer.steps} steps); raise total_steps, or lower num_envs, num_steps or steps_per_iteration")
         session = _Session(trainer, disk, say)
         stack.callback(session.close)
         session.begin(resume)
@@ -81,9 +82,9 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
             if not stop.asked:
                 session.end("failed", error=str(error))
                 raise
-            status = "interrupted"      # the signal went to the envs' processes, too, and these were quicker
+            status = "interrupted"      # the signal reached the envs' processes first
         except BaseException as error:
-            with contextlib.suppress(OSError):      # where nothing can be written, the first error is the one to tell
+            with contextlib.suppress(OSError):      # if nothing can be written, report the first error
                 session.end("failed", error=f"{type(error).__name__}: {error}")
             raise
         session.end(status)
@@ -92,7 +93,7 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
 
 @contextlib.contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """torch with that many threads, for a while. Results depend on the number in the last bits, so a run has it in its settings."""
+    """Set the number of torch threads. Results depend on it in the last bits, so it is a setting of the run."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -102,38 +103,38 @@ def _threads(count: int) -> Iterator[None]:
 
 
 class _Session:
-    """One process's part of a run: the trainer, and all that is written. disk None: nothing is."""
+    """One process's part of a run: the trainer, and everything that is written. disk None: nothing is."""
 
     def __init__(self, trainer: Trainer, disk: RunFolder | None, say: Callable[[str], None]):
         self.trainer, self.disk, self.say = trainer, disk, say
         self.checkpoints = None if disk is None else disk.checkpoints(trainer.config.keep_checkpoints)
-        self.policy: dict[str, Any] = {}     # how to build it again, for checkpoints
+        self.policy: dict[str, Any] = {}     # `Policy.describe`, for checkpoints
         self.log = MetricsLog()
         self.logs: Logs | None = None
-        self.before = 0.0                    # seconds of earlier parts of the run
-        self.start, self.last_save = time.monotonic(), float("-inf")      # so the first iteration is kept, and then one now and then
+        self.before = 0.0                    # seconds of earlier sessions
+        self.start, self.last_save = time.monotonic(), float("-inf")      # so the first iteration is saved
         self.saved = -1                      # the iteration of the newest checkpoint
         self.skipped = 0                     # updates in a row that were not finite
 
     def begin(self, resume: bool) -> None:
-        """Go to where the run stands, and write the first files."""
+        """Restore the newest checkpoint if there is one, and write the first files."""
         disk, trainer, config = self.disk, self.trainer, self.trainer.config
         if disk is None or self.checkpoints is None:
             return
         self.policy = _plain(Policy.of(trainer).describe())
         if resume:
             self._restore(disk)
-        self.logs = Logs(disk.path, config, trainer.env_steps, read_info(disk.path).get("logs", {}), self.say)      # may refuse
-        disk.begin(config, **describe_device(trainer.device), num_envs=trainer.num_envs, rollout=trainer.steps,
+        self.logs = Logs(disk.path, config, trainer.env_steps, read_info(disk.path).get("logs", {}), self.say)      # may raise
+        disk.begin(config, **describe_device(trainer.device), num_envs=trainer.num_envs, num_steps=trainer.steps,
                    iterations=trainer.iterations, logs=self.logs.keys)
-        self.checkpoints.go_on_after(trainer.iterations)
+        self.checkpoints.continue_after(trainer.iterations)
         last = cut_back(disk.metrics, trainer.iterations)
         self.before = 0.0 if last is None else last.get("elapsed", 0.0)
         self.log = MetricsLog(disk.metrics)
         self.start = time.monotonic()
 
     def run(self, report: Callable[[dict[str, Any]], None] | None, should_stop: Callable[[], bool]) -> str:
-        """Iterations to the end, or until someone says stop. Time decides only when checkpoints are written."""
+        """Iterate to the end, or until `should_stop`. Returns the status. Time decides only when checkpoints are written."""
         trainer, config = self.trainer, self.trainer.config
         while not trainer.done:
             row = {**trainer.iteration(), "elapsed": self.before + time.monotonic() - self.start}
@@ -145,7 +146,7 @@ class _Session:
                 if report is not None:
                     report(row)
             except Exception:
-                self.save()                  # the iteration is over: what a caller's function does must not cost it
+                self.save()                  # an error of the caller must not cost the finished iteration
                 raise
             self._check_finite(row)
             if should_stop() and not trainer.done:
@@ -157,18 +158,19 @@ class _Session:
         return "finished"
 
     def save(self) -> None:
-        """A checkpoint of the iteration that is over; none while nothing is learnt, so that the last good one stays."""
+        """Write a checkpoint of the last iteration; not while all updates are skipped, so that the last good one stays."""
         trainer = self.trainer
         if self.checkpoints is None or self.skipped or self.saved == trainer.iterations:
             return
         about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy}
         with self._writing():
-            self.log.sync()                  # rows first: a checkpoint never knows more iterations than they do
-            self.checkpoints.write(trainer.iterations, trainer.get_state(), about)
+            self.log.sync()                  # rows first, so that they are never behind the checkpoint
+            replay = trainer.source if isinstance(trainer.source, Replay) else None
+            self.checkpoints.write(trainer.iterations, trainer.get_state(), about, replay)
         self.saved, self.last_save = trainer.iterations, time.monotonic()
 
     def save_after_env_error(self) -> None:
-        """Foreign envs start anew in a resumed run anyway, and weights do not change while envs are stepped: nothing need be lost."""
+        """Save despite a failed env: foreign envs restart on resume anyway, and weights do not change while envs are stepped."""
         if not self.trainer.env.unwrapped.restorable and self.trainer.iterations:
             with contextlib.suppress(TrainingFailed):
                 self.save()
@@ -183,55 +185,58 @@ class _Session:
     def close(self) -> None:
         self.log.close()
 
-    # --- inner works -----------------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------------------
 
     def _restore(self, disk: RunFolder) -> None:
         trainer, config = self.trainer, self.trainer.config
         assert self.checkpoints is not None
-        found = self.checkpoints.newest(self.say)
+        found = self.checkpoints.newest(self.say, load=trainer.source if isinstance(trainer.source, Replay) else None)
         if found is None:
             if list(self.checkpoints.paths()):
-                raise ValueError(f"all checkpoints of {disk.path} are damaged; to train anew, move the folder away or name another one")
-            self.say(f"there is no checkpoint in {disk.path} yet: the run starts from the beginning")
+                raise ValueError(f"all checkpoints of {disk.path} are damaged; to train again, move the folder away or choose a new name")
+            self.say(f"{disk.path} has no checkpoint yet: the run starts from the beginning")
             return
         check_same(from_dict(found.about["config"]), config, found.folder)
         saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
-        check_fit(SimpleNamespace(**saved), trainer.source)
-        reached, before = int(found.about["env_steps"]), load_config(disk.path).steps
-        if config.steps <= reached and config.steps < before:
-            raise ValueError(f"{disk.path} has done {reached:,} of {before:,} steps; steps ({config.steps:,}) is the total of the run and "
-                             "cannot be less than that")
+        check_fit(SimpleNamespace(**saved), trainer.env)
+        reached, before, wanted = int(found.about["env_steps"]), load_config(disk.path).total_steps, config.total_steps
+        if wanted <= reached and wanted < before:
+            raise ValueError(f"{disk.path} has done {reached:,} of {before:,} steps; total_steps ({wanted:,}) counts these too and cannot be "
+                             "less")
         trainer.set_state(found.tensors)
         self.saved = trainer.iterations
         if not trainer.env.unwrapped.restorable:
-            self.say(f"{config.env} cannot be brought back to where it was: its episodes start anew at iteration {trainer.iterations}")
+            self.say(f"{config.env} cannot be restored: its episodes restart at iteration {trainer.iterations}")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """A disk that is full, or gone, ends the run with what was kept."""
+        """Turn a full or missing disk into a TrainingFailed that says what was saved."""
         try:
             yield
         except OSError as error:
-            kept = f"; the checkpoint of iteration {self.saved} is there" if self.saved >= 0 else ""
+            kept = f"; the checkpoint of iteration {self.saved} is complete" if self.saved >= 0 else ""
             place = "" if self.disk is None else f" to {self.disk.path}"
             cause = error.strerror or error
             raise TrainingFailed(f"iteration {self.trainer.iterations} cannot be written{place}: {cause}{kept}") from error
 
     def _check_finite(self, row: dict[str, Any]) -> None:
-        """Stop where every update is skipped: more than `max_skipped` in a row, whole iterations of them."""
+        """End the run after whole iterations without a finite update, more than `max_skipped` of them in a row."""
         trainer = self.trainer
-        skipped = round(row.get("skipped", 0))
-        self.skipped = self.skipped + skipped if skipped >= trainer.updates else 0
+        skipped, updates = round(row.get("skipped", 0)), round(row.get("updates", 0))
+        self.skipped = self.skipped + skipped if skipped and skipped >= updates else 0
         if self.skipped > trainer.config.max_skipped:
             kept = "nothing was written" if self.checkpoints is None else \
                 f"the last good checkpoint is of iteration {self.saved}" if self.saved >= 0 else "there is no checkpoint yet"
             raise TrainingFailed(f"loss or gradients were not finite in the last {self.skipped} updates (max_skipped: "
-                                 f"{trainer.config.max_skipped}), so nothing is learnt any more; {kept}. A lower ppo.learning_rate, or "
-                                 "ppo.max_grad_norm, may help; look also for rewards and observations that are not finite")
+                                 f"{trainer.config.max_skipped}), so nothing is learnt any more; {kept}. Try a lower learning_rate or "
+                                 "max_grad_norm, and look for rewards and observations that are not finite")
 
 
 class _Signals:
-    """Within it, the first Ctrl-C, SIGTERM or SIGHUP only sets `asked`; the next is a KeyboardInterrupt. Other threads have no signals."""
+    """Inside this context the first Ctrl-C, SIGTERM or SIGHUP only sets `asked`; the next raises KeyboardInterrupt.
+
+    In threads other than the main one, which get no signals, it does nothing.
+    """
 
     def __init__(self, stopping: Callable[[], None] | None = None) -> None:
         self.asked, self.stopping = False, stopping
@@ -249,20 +254,20 @@ class _Signals:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == HANGUP:      # a terminal that closes may tell twice
+        if self.asked and number == HANGUP:      # a closed terminal may send it twice
             return
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
         if self.stopping is not None:
             self.stopping()
-        elif number == signal.SIGINT:          # by the system itself: Python's own streams may be in the middle of something
+        elif number == signal.SIGINT:          # os.write: Python's streams may be in use
             with contextlib.suppress(OSError):
                 os.write(2, b"\nstopping after this iteration, with a checkpoint; press Ctrl-C again to stop at once\n")
 
 
 def _plain(described: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a policy that JSON cannot hold before anything is trained."""
+    """The description as JSON holds it, checked before anything is trained."""
     try:
         return json.loads(json.dumps(described))
     except TypeError as error:

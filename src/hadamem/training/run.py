@@ -1,22 +1,22 @@
-"""A run after the fact: its settings, its rows of metrics, and the policy that came out."""
+"""A finished or opened run: its settings, metrics and policy."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from .config import TrainConfig
-from .folder import EVALUATIONS, METRICS, find_run, is_run, load_config, read_info
-from .metrics import MetricsLog, read_rows
+from ..runs.config import TrainConfig
+from ..runs.folder import EVALUATIONS, METRICS, find_run, is_run, load_config, read_info
+from ..runs.metrics import MetricsLog, read_rows
 from .policy import Policy, load_policy
 
-LAST = 10      # iterations that the return of a summary is a mean over
+LAST = 10      # iterations that a summary's return is the mean of
 
 
 class Run:
-    """What `train` returns and `open_run` finds. `folder` is None where nothing was written.
+    """What `train` and `open_run` return. `folder` is None if nothing was written.
 
-    status: running, finished, interrupted or failed. A run that was killed is still called running: `hadamem train --resume` goes on.
+    status: running, finished, interrupted or failed. A run that was killed stays "running"; `hadamem train --resume` continues it.
     """
 
     def __init__(self, config: TrainConfig, folder: Path | None = None, status: str = "unknown", policy: Policy | None = None,
@@ -26,7 +26,7 @@ class Run:
 
     @property
     def policy(self) -> Policy:
-        """That of the last iteration; of a run that was opened: of its newest good checkpoint, loaded on first use."""
+        """The policy after the last iteration. For an opened run: of its newest complete checkpoint, loaded on first use."""
         if self._policy is None:
             if self.folder is None:
                 raise ValueError("this run has neither a policy nor a folder to load one from")
@@ -35,22 +35,22 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """A row for each iteration, read from metrics.jsonl each time."""
+        """One row per iteration, read from metrics.jsonl each time."""
         if self._log is not None:
             return self._log.rows()
         return [] if self.folder is None else read_rows(self.folder / METRICS)
 
     @property
     def evaluations(self) -> list[dict[str, Any]]:
-        """A row for each evaluation by `hadamem eval`, the oldest first, read from evaluations.jsonl each time."""
+        """One row per `hadamem eval`, oldest first, read from evaluations.jsonl each time."""
         return [] if self.folder is None else read_rows(self.folder / EVALUATIONS)
 
     def summary(self) -> dict[str, Any]:
-        """Plain values: what ran, how far, how fast, and the mean return (and success) of the last 10 iterations with ended episodes."""
+        """Plain values: what ran, how far, how fast, and the mean return (and success) of the last 10 iterations in which episodes ended."""
         rows = self.metrics
         last = rows[-1] if rows else {}
         found: dict[str, Any] = {
-            "env": self.config.env, "memory": self.config.network.memory, "preset": self.config.preset, "seed": self.config.seed,
+            "env": self.config.env, "agent": self.config.agent, "memory": self.config.network.memory, "preset": self.config.preset, "seed": self.config.seed,
             "status": self.status, "iterations": last.get("iteration", 0), "steps": last.get("steps", 0),
             "elapsed": last.get("elapsed", 0.0), "skipped": sum(row.get("skipped", 0) for row in rows),
         }
@@ -73,7 +73,7 @@ class Run:
 
 
 def open_run(folder: Path | str) -> Run:
-    """The run in a folder, or of that name in runs/, whether it is over or not."""
+    """The run in a folder, or of that name in runs/, finished or not."""
     folder = find_run(folder)
     if not is_run(folder):
         raise ValueError(f"there is no run in {folder}: it has no config.yaml")

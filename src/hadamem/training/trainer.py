@@ -1,37 +1,41 @@
-"""One run of PPO: env, network and optimiser joined; one iteration is a rollout and its updates."""
+"""Joins an env and an agent: builds both from the settings, and runs one iteration at a time. Knows no algorithm by name."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from gymnasium.vector import AutoresetMode
-from torch import Tensor
+from torch import Tensor, nn
 
-from .. import envs, states
-from ..agents import PPO, ActorCritic, Batch, make_actions
-from ..agents.ppo import advantages, minibatches
+from .. import envs
+from ..agents import AgentSpec
 from ..devices import find_device
+from ..runs.config import TrainConfig
 from .collect import Collector
-from .config import TrainConfig
 from .graphs import capture
-from .inputs import agent_env
+from .inputs import make_inputs
+from .replay import LatestRollout, Replay
 
 
 class Trainer:
-    """Builds everything from a configuration; `iteration()` trains on one rollout and says what came out."""
+    """One run. `iteration()` collects a rollout, lets the agent learn, and returns one row of numbers."""
 
     def __init__(self, config: TrainConfig, env: Any = None, graphs: bool = True):
-        """env: None for the one that config names, a callable that makes a Gymnasium env, or a batched env, which stays the caller's."""
+        """env: None for the one that config names, a callable that makes a Gymnasium env, or a batched env, which the caller closes.
+
+        graphs: on a GPU, capture collection and updates in CUDA graphs.
+        """
         self.config = config
-        self.source: Any = None if env is None or callable(env) else env        # the env before it is wrapped for the network
-        self.owns_env = self.source is None
-        self.acting = False                  # envs are being stepped: weights do not change
+        self.owns_env = env is None or callable(env)
+        self.env: Any = None if self.owns_env else env
+        self.acting = False                  # envs are being stepped, and weights do not change
+        self.iterations = self.env_steps = 0
+        self.capture_seconds = 0.0
         try:
             self._build(env, graphs)
         except BaseException:
@@ -39,35 +43,13 @@ class Trainer:
             raise
 
     def close(self) -> None:
-        """End the env and its processes, if it was made here."""
-        if self.owns_env and self.source is not None:
-            self.source.close()
+        """Close the env and its processes, if it was made here."""
+        if self.owns_env and self.env is not None:
+            self.env.close()
 
-    def _build(self, env: Any, graphs: bool) -> None:
-        config = self.config
-        self.device = self.source.device if self.source is not None and config.device == "auto" else find_device(config.device)
-        if self.device.type == "cuda":
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
-        self.env, images, self.steps, self.whole = self._make_env(env)      # whole: every rollout is exactly one episode
-        with torch.random.fork_rng(devices=[]):              # the caller's generator stays as it is
-            torch.manual_seed(config.seed)
-            actions = make_actions(self.env.single_action_space)
-            self.network = ActorCritic(self.env.single_observation_space.shape[0], actions, config.network, images).to(self.device)
-        self.ppo = PPO(self.network, config.ppo)
-        self.collector = Collector(self.env, self.network, self.steps, config.seed)
-        self.num_envs = self.env.num_envs
-        self.iterations = 0
-        self.env_steps = 0
-        self.updates = config.ppo.epochs * config.ppo.minibatches
-        n = self.num_envs // config.ppo.minibatches
-        self.chosen = torch.zeros(n, dtype=torch.int64, device=self.device)     # the envs of the minibatch
-        self.advantage = torch.zeros(self.num_envs, self.steps, device=self.device)
-        self.target = torch.zeros_like(self.advantage)
-        self._collect: Callable[[], None] = self._collect_eagerly
-        self._update: Callable[[], None] = self._update_eagerly
-        self.capture_seconds = 0.0
-        if graphs and self.device.type == "cuda":
-            self._capture()
+    @property
+    def network(self) -> nn.Module:
+        return self.agent.network
 
     @property
     def batch(self) -> int:
@@ -76,171 +58,138 @@ class Trainer:
 
     @property
     def done(self) -> bool:
-        return self.env_steps >= self.config.steps
+        return self.env_steps >= self.config.total_steps
 
     def iteration(self) -> dict[str, float]:
-        """Collect a rollout and learn from it. Returns statistics, times included; this is where the host waits for a GPU."""
+        """Collect a rollout and learn from it. Returns statistics and times. This is where the host waits for a GPU, once."""
         start, clock = time.perf_counter(), _Clock(self.device)
         self.collector.draw(self.iterations)
         self.acting = True
         self._collect()
         self.acting = False
         clock.split()
-        self.ppo.begin(self.env_steps / self.config.steps)
+        self.source.add()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
-        sets = torch.stack(list(minibatches(self.num_envs, self.config.ppo, generator))).to(self.device)
-        for chosen in sets:
-            self.chosen.copy_(chosen)
-            self._update()
+        statistics = self.agent.learn(self.source, self.env_steps / self.config.total_steps, generator)
         ended = self.collector.ended
-        sums = torch.cat([ended, self.ppo.sums.to(ended.dtype)]).tolist()         # the one wait of an iteration
+        numbers = torch.cat([ended, *(x.detach().to(ended).reshape(1) for x in statistics.values())]).tolist()      # the one wait
         seconds = time.perf_counter() - start
         acting = clock.first()
         self.iterations += 1
         self.env_steps += self.batch
-        return {"iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(sums[:len(ended)]),
-                **self.ppo.end(self.updates, sums[len(ended):]),
+        learnt = {name: x for name, x in zip(statistics, numbers[len(ended):], strict=True) if x == x}               # nan: nothing measured
+        return {"iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(numbers[:len(ended)]), **learnt,
                 "seconds": seconds, "rollout_seconds": acting, "update_seconds": seconds - acting}
 
     def get_state(self) -> dict[str, Tensor]:
-        """All tensors of the run: weights, optimiser, env, counters."""
-        found = {f"network.{name}": x.detach() for name, x in self.network.state_dict().items()}
-        names = {id(p): name for name, p in self.network.named_parameters()}
-        for p, values in self.ppo.optimizer.state.items():
-            found |= {f"adam.{names[id(p)]}.{key}": x for key, x in values.items()}
+        """Every tensor of the run, as copies: weights, optimiser, env, counters. A replay is not among them: see `Replay.chunk_names`."""
+        found = {f"agent.{name}": x for name, x in self.agent.state_dict().items()}
         found |= {f"collector.{name}": x for name, x in self.collector.get_state().items()}
-        found |= {"ppo.kl_coefficient": self.ppo.kl_coefficient, "ppo.value_square": self.ppo.value_square,
-                  "ppo.learning_rate": self.ppo.learning_rate,
-                  "iterations": torch.tensor(self.iterations), "env_steps": torch.tensor(self.env_steps)}
+        found |= {"iterations": torch.tensor(self.iterations), "env_steps": torch.tensor(self.env_steps)}
         return {name: x.detach().clone() for name, x in found.items()}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
-        """Go on from a state of `get_state` of a run with the same configuration."""
-        self._set_learner(state)
+        """Continue from a state of `get_state` of a run with the same configuration."""
+        self.agent.load_state_dict(_under("agent.", state))
         self.iterations, self.env_steps = int(state["iterations"]), int(state["env_steps"])
-        self.collector.set_state({name[10:]: x for name, x in state.items() if name.startswith("collector.")}, self.iterations)
+        self.collector.set_state(_under("collector.", state), self.iterations)
 
-    # --- inner works -----------------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------------------
 
-    def _make_env(self, env: Any) -> tuple[Any, tuple[Any, ...], int, bool]:
-        """The wrapped env, its images, the length of rollouts, and whether each is exactly one episode."""
+    def _build(self, env: Any, graphs: bool) -> None:
         config = self.config
+        self.device = self.env.device if self.env is not None and config.device == "auto" else find_device(config.device)
+        if self.device.type == "cuda":
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
+        self.steps, whole = self._make_env(env)
+        self.num_envs = self.env.num_envs
+        self.inputs, self.images = make_inputs(self.env, config.previous_action, config.first_step)
+        spec = AgentSpec(self.inputs.size, self.env.single_action_space, config.network, config.algorithm, self.images)
+        with torch.random.fork_rng(devices=[]):              # leave the caller's generator alone
+            torch.manual_seed(config.seed)
+            self.agent = config.agent_class(spec, self.device)
+        self.collector = Collector(self.env, self.agent, self.inputs, self.steps, config.seed, whole)
+        capacity, rollout = self.agent.replay_size, self.collector.rollout
+        self.source: LatestRollout | Replay = LatestRollout(rollout) if capacity is None else Replay(rollout, capacity)
+        self.agent.attach(self.source)
+        self._collect: Callable[[], None] = self.collector.collect
+        if graphs and self.device.type == "cuda":
+            self._capture()
+
+    def _make_env(self, env: Any) -> tuple[int, bool]:
+        """Make `self.env`. Returns the length of rollouts, and whether each of them is exactly one episode."""
+        config = self.config
+        divisor = 1 if config.agent_class.envs_divisible_by is None else getattr(config.algorithm, config.agent_class.envs_divisible_by)
         if self.owns_env:
             make: Any = functools.partial(envs.make, config.env) if env is None else functools.partial(envs.adapt, env)
             probe = make(num_envs=1, **config.env_options)
             length, fixed = _episodes(probe)
             probe.close()
-            steps = config.rollout or min(length or 128, config.longest_rollout)
-            n = config.num_envs or config.ppo.minibatches * max(1, round(config.batch / steps / config.ppo.minibatches))
+            steps = config.num_steps or min(length or 128, config.max_num_steps)
+            n = config.num_envs or divisor * max(1, round(config.steps_per_iteration / steps / divisor))
             options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
             if config.workers is not None and not probe.unwrapped.restorable:      # our own tasks need none
                 options["workers"] = config.workers
-            self.source = make(num_envs=n, **options)
+            self.env = make(num_envs=n, **options)
         else:
             length, fixed = _episodes(env)
-            steps = config.rollout or min(length or 128, config.longest_rollout)
+            steps = config.num_steps or min(length or 128, config.max_num_steps)
             if config.num_envs not in (None, env.num_envs):
                 raise ValueError(f"num_envs is {config.num_envs}, but env has {env.num_envs}; pass its class or name to have copies made")
             if env.device != torch.empty(0, device=self.device).device:
                 raise ValueError(f"env is on {env.device}, but device is {config.device!r}; make them the same")
-        env = self.source
-        if env.unwrapped.autoreset_mode is not AutoresetMode.SAME_STEP:
-            raise ValueError(f"env must start its episodes anew in the step that ends them (autoreset_mode='same_step'), "
-                             f"got {env.unwrapped.autoreset_mode.name.lower()}; pass its id or a callable that makes a single one")
-        if env.num_envs % config.ppo.minibatches:
-            raise ValueError(f"num_envs ({env.num_envs}) must be a multiple of ppo.minibatches ({config.ppo.minibatches})")
-        wrapped, images = agent_env(env, config.previous_action, config.first_step)
-        return wrapped, images, steps, fixed and steps == length
-
-    def _set_learner(self, state: dict[str, Tensor]) -> None:
-        """Weights, optimiser and what adapts."""
-        self.network.load_state_dict({name[8:]: x for name, x in state.items() if name.startswith("network.")})
-        self._make_adam_state()
-        names = {id(p): name for name, p in self.network.named_parameters()}
-        with torch.no_grad():
-            for p, values in self.ppo.optimizer.state.items():
-                for key, x in values.items():
-                    x.copy_(state.get(f"adam.{names[id(p)]}.{key}", torch.zeros(())))
-            self.ppo.kl_coefficient.copy_(state["ppo.kl_coefficient"])
-            self.ppo.value_square.copy_(state["ppo.value_square"])
-            self.ppo.learning_rate.copy_(state["ppo.learning_rate"])
-
-    def _collect_eagerly(self) -> None:
-        self.collector.collect()
-        found = advantages(self.collector.rollout, self.config.ppo)
-        self.advantage.copy_(found.advantage)
-        self.target.copy_(found.target)
-        self.ppo.follow_values(found.target)
-
-    def _update_eagerly(self) -> None:
-        r, i = self.collector.rollout, self.chosen
-
-        skipped = {"state", "reward", "done", "bootstrap", "last_value"}        # the advantages have them
-        if self.config.ppo.value_clip_range is None:
-            skipped.add("value")
-        fields: dict[str, Any] = {name: x if x is None else x.index_select(0, i) for name, x in r._asdict().items() if name not in skipped}
-        chosen = r._replace(**fields, state=states.apply(lambda x: x.index_select(0, i), r.state))
-        with self._promise():
-            self.ppo.update(Batch(chosen, self.advantage.index_select(0, i), self.target.index_select(0, i)))
-
-    @contextlib.contextmanager
-    def _promise(self) -> Iterator[None]:
-        """While learning, memories may know that every sequence is one episode, if it is."""
-        memories = [trunk.memory for trunk in (self.network.trunk, self.network.critic_trunk) if trunk is not None]
-        for memory in memories:
-            memory.resets_only_at_start = memory.starts_fresh = self.whole
-        try:
-            yield
-        finally:
-            for memory in memories:
-                memory.resets_only_at_start = memory.starts_fresh = False
-
-    def _make_adam_state(self) -> None:
-        """Adam's state comes with its first step: take one that is skipped."""
-        if not self.ppo.optimizer.state:
-            for p in self.ppo.parameters:
-                p.grad = torch.zeros_like(p)
-            self.ppo.bad.fill_(1)
-            self.ppo.optimizer.step()
-            self.ppo.optimizer.zero_grad(set_to_none=True)
-            self.ppo.bad.zero_()
+        mode = self.env.unwrapped.autoreset_mode
+        if mode is not AutoresetMode.SAME_STEP:
+            raise ValueError(f"env must reset in the step that ends an episode (autoreset_mode='same_step'), got {mode.name.lower()}; "
+                             "pass its id or a callable that makes a single one")
+        if self.env.num_envs % divisor:
+            raise ValueError(f"num_envs ({self.env.num_envs}) must be a multiple of {config.agent_class.envs_divisible_by} ({divisor})")
+        return steps, fixed and steps == length
 
     def _capture(self) -> None:
-        """Rollout and update as CUDA graphs; afterwards everything is as before."""
-        start = time.perf_counter()
-        self._make_adam_state()
+        """Replace collection and the agent's updates by CUDA graphs. They run on the way; afterwards everything is as before."""
+        start, agent = time.perf_counter(), self.agent
         before = self.get_state()
-        if self.env.unwrapped.restorable:            # a foreign env lives outside the GPU: only the updates are captured
+        if self.env.unwrapped.restorable:            # a foreign env is not on the GPU: only updates are captured
             self.collector.draw(0)
-            self._collect = capture(self._collect_eagerly, self.device, warm_up=1)
-            self.collector.set_state({name[10:]: x for name, x in before.items() if name.startswith("collector.")}, self.iterations)
-        plain = self.ppo.loss
+            self._collect = capture(self.collector.collect, self.device, warm_up=1)
+            self.collector.set_state(_under("collector.", before), self.iterations)
+        plain = {name: getattr(agent, name) for name in (*agent.compiled, *agent.graphs)}
         try:
             if self.config.compile:
-                self.ppo.loss = torch.compile(plain, dynamic=False)   # type: ignore[method-assign]
-            self._update = capture(self._update_eagerly, self.device)
-        except Exception as error:   # no C compiler, or something that the compiler cannot do
+                for name in agent.compiled:
+                    setattr(agent, name, torch.compile(plain[name], dynamic=False))
+            self._capture_updates()
+        except Exception as error:   # no C compiler, or something that the compiler does not support
             if not self.config.compile:
                 raise
-            warnings.warn(f"hadamem: the loss cannot be compiled and runs as it is (slower). Cause: {error}"[:500],
+            warnings.warn(f"hadamem: torch.compile failed, the loss runs without it (slower). Cause: {error}"[:500],
                           RuntimeWarning, stacklevel=2)
-            self.ppo.loss = plain   # type: ignore[method-assign]
-            self._set_learner(before)
-            self._update = capture(self._update_eagerly, self.device)
-        self._set_learner(before)
-        self.ppo.totals.zero_()
+            for name, call in plain.items():
+                setattr(agent, name, call)
+            agent.load_state_dict(_under("agent.", before))
+            self._capture_updates()
+        agent.load_state_dict(_under("agent.", before))
         torch.cuda.synchronize(self.device)
         self.capture_seconds = time.perf_counter() - start
 
+    def _capture_updates(self) -> None:
+        for name in self.agent.graphs:
+            setattr(self.agent, name, capture(getattr(self.agent, name), self.device))
+
+
+def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
+
 
 def _episodes(env: Any) -> tuple[int | None, bool]:
-    """The length of an env's episodes, and whether all have it."""
+    """The length of an env's longest episodes, and whether all have it."""
     inner = env.unwrapped
     return inner.episode_steps, inner.fixed_length and inner.max_episode_steps is None
 
 
 class _Clock:
-    """The time until `split`, on a GPU without waiting there: `first` is asked after everything was waited for."""
+    """Measures the time until `split`, on a GPU without waiting for it; ask `first` after the host has waited."""
 
     def __init__(self, device: torch.device):
         self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device.type == "cuda" else []

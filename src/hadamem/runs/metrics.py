@@ -1,4 +1,4 @@
-"""The rows of a run, one for each iteration: `metrics.jsonl`, or lines kept in memory where nothing is written."""
+"""The metrics of a run, one row per iteration: `metrics.jsonl`, or lines in memory if the run has no folder."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from .checkpoint import sync_folder, write_text
+from .files import sync_folder, write_text
 
-TIMES = ("seconds", "rollout_seconds", "update_seconds", "elapsed")      # what differs between two runs that are otherwise the same
+TIMES = ("seconds", "rollout_seconds", "update_seconds", "elapsed")      # these differ between runs that are otherwise the same
 
 
 class MetricsLog:
-    """Rows are appended and at once handed to the system. path None: kept here, as short lines.
+    """Appends rows to a file and flushes each of them. path None: keeps them in memory, as lines of JSON.
 
-    A value that is not finite is left out of its row, as are those of episodes where none ended.
+    Values that are not finite are left out of their row.
     """
 
     def __init__(self, path: Path | None = None):
@@ -25,7 +25,7 @@ class MetricsLog:
         self._file = None if path is None else open(path, "a", encoding="utf-8")   # noqa: SIM115  # closed by close()
 
     def add(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row as it was written."""
+        """Returns the row as it was written."""
         kept = {name: x for name, x in row.items() if not isinstance(x, float) or math.isfinite(x)}
         line = json.dumps(kept)
         if self._file is None:
@@ -49,10 +49,9 @@ class MetricsLog:
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Add one row to a file that is not held open, and force it to the disk.
+    """Append one row to a file and force it to the disk, in one write, so that several processes may append.
 
-    The rows before it are not touched, and it is handed over in one piece, also beside other processes that append. What a crash left of
-    an earlier row is closed with a line break, so that it does not swallow this one; `read_rows` passes over it.
+    If a crash left half a row at the end, a line break closes it first; `read_rows` skips it.
     """
     with open(path, "a+b", buffering=0) as file:
         torn = False
@@ -60,19 +59,19 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
             file.seek(-1, os.SEEK_END)
             torn = file.read(1) != b"\n"
         rest = memoryview(b"\n" * torn + json.dumps(row).encode() + b"\n")
-        while rest:      # all at once, unless the disk is full, which is an error
+        while rest:      # one write, unless the disk is full, which raises
             rest = rest[file.write(rest):]
         os.fsync(file.fileno())
     sync_folder(path.parent)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a .jsonl file. What a crash left of a line is passed over; without a file there are none."""
+    """The rows of a .jsonl file, without half-written lines. No file: no rows."""
     return [row for _, row in _read(path)]
 
 
 def cut_back(path: Path, iteration: int) -> dict[str, Any] | None:
-    """Drop the rows after an iteration, and what a crash left of a line. Returns the last row that stays."""
+    """Drop the rows after an iteration, and half-written lines. Returns the last row that stays."""
     last: dict[str, Any] | None = None
     lines = []
     for line, row in _read(path):

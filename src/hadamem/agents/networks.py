@@ -1,4 +1,4 @@
-"""The network of an agent: features, time, memory, and the heads of actor and critic.
+"""Networks that agents share: encoder, time encoding, memory (`Trunk`), and an actor and a critic on top of it (`ActorCritic`).
 
     x -> [images: CNN] -> Linear, LayerNorm -> time encoding -> Linear, ReLU -> memory -> Linear, ReLU -> actor, critic
 """
@@ -12,12 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..memory import GRU, LSTM, SHM, Memory, find_memory, make_memory
-from .actions import Actions
+from ..memory import make_memory
+from .distributions import Actions
 
 
 class Image(NamedTuple):
-    """Where an image lies in the vector of features: its first place and its shape (height, width, channels or channels first)."""
+    """Where an image lies in a feature vector: its offset and its shape (height, width, channels; or channels first)."""
 
     offset: int
     shape: tuple[int, ...]
@@ -26,55 +26,55 @@ class Image(NamedTuple):
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Sizes and choices; the defaults are those of the POPGym protocol."""
+    """Sizes and choices of a network."""
 
     memory: str = "shm"                                  # a name of hm.list_memories(), or package.module:Class
-    memory_size: int | None = None                       # its natural width; None: its own, e.g. 128 for shm, 256 for gru and lstm
-    memory_output: int | None = None                     # None: 1024 for shm, its own width otherwise
+    memory_size: int | None = None                       # its natural width; None: the memory's own default
+    memory_output_size: int | None = None                # width of what is read from it; None: the memory's own default
     memory_options: dict[str, Any] = field(default_factory=dict)
-    features: int = 128                                  # width of the encoded observation
-    inner: int = 64                                      # width before and after the memory
-    heads: int = 64                                      # width of the hidden layer of each head
-    head_activation: str = "none"                        # between the two layers of a head: none, relu or tanh
-    time_encoding: str = "sine"                          # sine, none, or shm: sine for SHM alone, as in the release protocol
-    time_positions: int = 1024                           # base of the sines' frequencies
+    encoder_size: int = 128                              # width of the encoded observation
+    layer_size: int = 64                                 # width of the layers before and after the memory
+    head_size: int = 64                                  # width of the hidden layer of actor and critic
+    head_activation: str = "none"                        # after that layer: none, relu or tanh
+    time_encoding: str = "sine"                          # sine: mix sines of the steps since the episode began into the features; or none
+    time_base: int = 1024                                # base of the sines' frequencies
     separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
 
     def __post_init__(self) -> None:
-        if self.time_encoding not in ("sine", "none", "shm"):
-            raise ValueError(f"time_encoding must be 'sine', 'none' or 'shm', got {self.time_encoding!r}")
+        if self.time_encoding not in ("sine", "none"):
+            raise ValueError(f"time_encoding must be 'sine' or 'none', got {self.time_encoding!r}")
         if self.head_activation not in ("none", "relu", "tanh"):
             raise ValueError(f"head_activation must be 'none', 'relu' or 'tanh', got {self.head_activation!r}")
-        for name in ("features", "inner", "heads", "time_positions"):
+        for name in ("encoder_size", "layer_size", "head_size", "time_base"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 class TrunkState(NamedTuple):
-    """What a trunk carries: steps since the episode began [N], and the tensors of its memory's state."""
+    """The state of a trunk: steps since the episode began [N], and its memory's state."""
 
     time: Tensor
     memory: Any
 
 
 class NetworkState(NamedTuple):
-    """The actor's trunk and, where it has its own, the critic's."""
+    """The state of the actor's trunk and, with separate memories, of the critic's."""
 
     actor: TrunkState
     critic: TrunkState | None
 
 
 class Trunk(nn.Module):
-    """From observations to what the heads see."""
+    """From features to what actor and critic see: encoder, time encoding, memory."""
 
     def __init__(self, input_size: int, images: tuple[Image, ...], config: NetworkConfig):
         super().__init__()
-        self.encoder = Encoder(input_size, images, config.features)
-        encoded = config.time_encoding == "sine" or (config.time_encoding == "shm" and _is(SHM, config.memory))
-        self.time = TimeEncoding(config.features, config.time_positions) if encoded else None
-        self.before = nn.Linear(config.features, config.inner)
-        self.memory = _make_memory(config)
-        self.after = nn.Linear(self.memory.output_size, config.inner)
+        self.encoder = Encoder(input_size, images, config.encoder_size)
+        self.time = TimeEncoding(config.encoder_size, config.time_base) if config.time_encoding == "sine" else None
+        self.before = nn.Linear(config.encoder_size, config.layer_size)
+        size = {} if config.memory_size is None else {"memory_size": config.memory_size}
+        self.memory = make_memory(config.memory, config.layer_size, config.memory_output_size, **size, **config.memory_options)
+        self.after = nn.Linear(self.memory.output_size, config.layer_size)
         for layer in (self.before, self.after):
             nn.init.orthogonal_(layer.weight)
 
@@ -83,14 +83,14 @@ class Trunk(nn.Module):
         memory = self.memory.initial_state(n, device=device, generator=generator)
         return TrunkState(torch.zeros(n, dtype=torch.int64, device=device), memory)
 
-    def forward(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
-        """x [N, T, F], reset [N, T] -> [N, T, inner]."""
+    def forward(self, x: Tensor, state: TrunkState, reset: Tensor, **promises: bool) -> tuple[Tensor, TrunkState]:
+        """x [N, T, F], reset [N, T] -> [N, T, layer_size]. promises: see `Memory.through`."""
         time, last = _times(state.time, reset)
-        y, memory = self.memory.through(self.after, self._embed(x, time), state.memory, reset)
+        y, memory = self.memory.through(self.after, self._embed(x, time), state.memory, reset, **promises)
         return F.relu(y), TrunkState(last, memory)
 
     def step(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
-        """x [N, F], reset [N] -> [N, inner]."""
+        """x [N, F], reset [N] -> [N, layer_size]."""
         time = state.time.masked_fill(reset, 0)
         y, memory = self.memory.step(self._embed(x, time), state.memory, reset)
         return F.relu(self.after(y)), TrunkState(time + 1, memory)
@@ -103,7 +103,7 @@ class Trunk(nn.Module):
 
 
 class ActorCritic(nn.Module):
-    """Policy and value of an observation in its context. One call for sequences, one for single steps; they agree."""
+    """Policy and value with a memory. `forward` takes sequences, `step` single steps; the two agree."""
 
     value_scale: Tensor
 
@@ -114,26 +114,30 @@ class ActorCritic(nn.Module):
         self.critic_trunk = Trunk(input_size, images, config) if config.separate_memories else None
         self.actor = _head(config, actions.inputs)
         self.critic = _head(config, 1)
-        self.register_buffer("value_scale", torch.ones(()))      # values are what the critic says times this
+        self.register_buffer("value_scale", torch.ones(()))      # the unit of the critic's output
 
     def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> NetworkState:
         critic = None if self.critic_trunk is None else self.critic_trunk.initial_state(n, device, generator)
         return NetworkState(self.trunk.initial_state(n, device, generator), critic)
 
-    def forward(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, NetworkState]:
-        """x [N, T, F], reset [N, T] bool, mask [N, T, A] of allowed actions -> descriptions [N, T, width], values [N, T], state."""
-        y, actor = self.trunk(x, state.actor, reset)
-        z, critic = (y, None) if self.critic_trunk is None else self.critic_trunk(x, state.critic, reset)
+    def forward(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None,
+                **promises: bool) -> tuple[Tensor, Tensor, NetworkState]:
+        """x [N, T, F], reset [N, T] bool, mask [N, T, A] of allowed actions -> distributions [N, T, D], values [N, T], state.
+
+        promises: `resets_only_at_start` and `starts_fresh`, see `Memory.through`.
+        """
+        y, actor = self.trunk(x, state.actor, reset, **promises)
+        z, critic = (y, None) if self.critic_trunk is None else self.critic_trunk(x, state.critic, reset, **promises)
         if z is y and self.config.head_activation == "none":
-            weight, bias = _multiplied(self.actor, self.critic)                      # both heads in one product, as they are linear
+            weight, bias = _multiplied(self.actor, self.critic)                      # linear heads: one product for both
             logits, value = F.linear(y, weight, bias).split([self.actions.inputs, 1], -1)
         else:
             logits, value = self.actor(y), self.critic(z)
-        return self.actions.describe(logits, mask), value[..., 0] * self.value_scale, NetworkState(actor, critic)
+        return self.actions.parameters_of(logits, mask), value[..., 0] * self.value_scale, NetworkState(actor, critic)
 
     @torch.no_grad()
     def rescale_values(self, scale: Tensor) -> None:
-        """Another `value_scale`; the critic's last layer changes with it, so that no value does."""
+        """Change `value_scale`, and the critic's last layer with it, so that no value changes."""
         ratio = self.value_scale / scale
         for parameter in self.critic[-1].parameters():
             parameter.mul_(ratio)
@@ -143,11 +147,11 @@ class ActorCritic(nn.Module):
         """The same for one step: x [N, F], reset [N]."""
         y, actor = self.trunk.step(x, state.actor, reset)
         z, critic = (y, None) if self.critic_trunk is None or state.critic is None else self.critic_trunk.step(x, state.critic, reset)
-        return self.actions.describe(self.actor(y), mask), self.critic(z)[..., 0] * self.value_scale, NetworkState(actor, critic)
+        return self.actions.parameters_of(self.actor(y), mask), self.critic(z)[..., 0] * self.value_scale, NetworkState(actor, critic)
 
 
 class Encoder(nn.Module):
-    """Features [..., F] -> [..., width]: images through a small CNN, all else as it is, then one linear layer and a norm."""
+    """Features [..., F] -> [..., width]: images through a small CNN, then a linear layer and a layer norm on everything."""
 
     def __init__(self, input_size: int, images: tuple[Image, ...], width: int):
         super().__init__()
@@ -170,18 +174,18 @@ class Encoder(nn.Module):
 
 
 class TimeEncoding(nn.Module):
-    """Mixes sines of the steps since the episode began into features: x (1 - s) + sines s, s learnt, between 0 and 1.
+    """Mixes sines of the steps since the episode began into features: (1 - s) x + s sines, with s learnt between 0 and 1.
 
-    The slowest sine has a period of about 2 pi `positions`; steps past LONGEST look like the last one.
+    The slowest sine has a period of about 2 pi `base`. Steps past LONGEST look like the last one.
     """
 
     table: Tensor
 
-    def __init__(self, width: int, positions: int):
+    def __init__(self, width: int, base: int):
         super().__init__()
         self.share = nn.Parameter(torch.tensor(0.5))
         i = torch.arange((width + 1) // 2, dtype=torch.float64)
-        angle = torch.arange(LONGEST, dtype=torch.float64)[:, None] * positions ** (-2 * i / width)
+        angle = torch.arange(LONGEST, dtype=torch.float64)[:, None] * base ** (-2 * i / width)
         self.register_buffer("table", torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, :width].float(), persistent=False)
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
@@ -190,12 +194,12 @@ class TimeEncoding(nn.Module):
         return x * (1 - share) + sines * share
 
 
-LONGEST = 8192      # steps of an episode that the time encoding tells apart
-IMAGE_FEATURES = 100
+LONGEST = 8192           # steps of an episode that the time encoding can tell apart
+IMAGE_FEATURES = 100     # outputs of the CNN
 
 
 def _small_cnn(image: Image) -> nn.Module:
-    """Two 2 x 2 convolutions for tiny images; strided ones before them until the image is small."""
+    """Two 2 x 2 convolutions for tiny images; larger ones are halved by strided convolutions first."""
     channels, height, width = image.shape if image.channels_first else (image.shape[2], *image.shape[:2])
     layers: list[nn.Module] = []
     depth = 16
@@ -221,7 +225,7 @@ def _multiplied(*heads: Any) -> tuple[Tensor, Tensor]:
 
 
 def _head(config: NetworkConfig, outputs: int) -> nn.Sequential:
-    first, last = nn.Linear(config.inner, config.heads), nn.Linear(config.heads, outputs)
+    first, last = nn.Linear(config.layer_size, config.head_size), nn.Linear(config.head_size, outputs)
     nn.init.orthogonal_(first.weight)
     nn.init.normal_(last.weight, 0.0, 0.01)
     if config.head_activation == "none":
@@ -229,28 +233,9 @@ def _head(config: NetworkConfig, outputs: int) -> nn.Sequential:
     return nn.Sequential(first, nn.ReLU() if config.head_activation == "relu" else nn.Tanh(), last)
 
 
-PROTOCOL = {SHM: (128, 1024), GRU: (256, None), LSTM: (256, None)}     # memory_size and output_size where the config leaves them open
-
-
-def _make_memory(config: NetworkConfig) -> Memory:
-    options = dict(config.memory_options)
-    size, output = next((sizes for kind, sizes in PROTOCOL.items() if _is(kind, config.memory)), (None, None))
-    size = config.memory_size if config.memory_size is not None else size
-    if size is not None:
-        options.setdefault("memory_size", size)
-    return make_memory(config.memory, config.inner, config.memory_output if config.memory_output is not None else output, **options)
-
-
-def _is(kind: type[Memory], name: str) -> bool:
-    """Whether a name stands for that kind of memory, by whichever of its names (SHM.paper is a method of the class)."""
-    factory = find_memory(name)
-    factory = getattr(factory, "__self__", factory)
-    return isinstance(factory, type) and issubclass(factory, kind)
-
-
 def _times(start: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
     """Steps since the episode began, for every step [N, T], and the count after the last [N]."""
     i = torch.arange(reset.shape[1], device=reset.device)
-    begun = torch.where(reset, i, -1).cummax(1).values                       # the latest reset so far, or -1
+    begun = torch.where(reset, i, -1).cummax(1).values                       # index of the latest reset so far, or -1
     time = torch.where(begun >= 0, i - begun, start[:, None] + i)
     return time, time[:, -1] + 1

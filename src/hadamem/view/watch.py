@@ -21,7 +21,7 @@ from .. import envs
 from ..envs import render_canvas as canvas
 from ..envs.play import KEYS
 from ..envs.render_scenes import told
-from .evaluate import begin, check_fit, check_seed
+from ..training.evaluate import begin, check_fit, check_seed
 
 LINGER = 1.5          # seconds that the last frame of an episode stays
 NARROWEST = 240       # pixels, so that captions can be read

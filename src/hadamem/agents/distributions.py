@@ -1,7 +1,7 @@
-"""Distributions over actions. A policy's head gives `inputs` numbers; `describe` makes of them what a distribution needs to be known.
+"""Distributions over actions: `parameters_of` maps the actor's outputs to distribution parameters, one tensor for all of them.
 
-Sampling takes noise that was drawn before, so that a rollout can be replayed and captured in a CUDA graph. Inside, actions are
-[..., factors] whole numbers or [..., size] floats in the units of the policy; `to_env` gives what the environment takes.
+Sampling takes noise drawn beforehand, so that a rollout can be repeated and captured in a CUDA graph. Actions are [..., K]: integers from 0,
+or floats in the units of the policy. `to_env` converts them to what the env takes.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ def make_actions(space: spaces.Space[Any]) -> Actions:
 
 
 class Actions(nn.Module):
-    """What an agent needs to know of its actions."""
+    """A family of distributions over the actions of a space."""
 
-    inputs: int          # numbers that the head gives
-    width: int           # numbers that describe a distribution
-    factors: int         # numbers in an action
-    dtype: torch.dtype   # of actions inside
+    inputs: int          # outputs that the actor must have
+    width: int           # D, the number of distribution parameters
+    factors: int         # K, the numbers in an action
+    dtype: torch.dtype   # of an action
 
-    def describe(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Head outputs [..., inputs], mask [..., inputs] bool of allowed actions -> descriptions [..., width]."""
+    def parameters_of(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Actor outputs [..., inputs], mask [..., inputs] bool of allowed actions -> distribution parameters [..., D]."""
         raise NotImplementedError
 
     def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
-        """What `sample` needs for `shape` draws [*shape, ...]."""
+        """Random numbers [*shape, ...] for `sample`, enough for `shape` actions."""
         raise NotImplementedError
 
     def sample(self, dist: Tensor, noise: Tensor) -> Tensor:
+        """Actions [..., K] drawn from distributions with the parameters dist [..., D]."""
         raise NotImplementedError
 
     def mode(self, dist: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ class Actions(nn.Module):
 
 
 class Categorical(Actions):
-    """Independent choices among `sizes[i]` each; described by normalised log-probabilities, side by side."""
+    """Independent choices among `sizes[i]` each. Parameters: normalised log-probabilities, side by side."""
 
     start: Tensor
 
@@ -76,13 +77,13 @@ class Categorical(Actions):
         self.dtype = torch.int64
         self.register_buffer("start", torch.tensor(start or [0] * len(sizes)), persistent=False)
 
-    def describe(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        least = torch.finfo(y.dtype).min / 4                            # far below any other, and still finite
+    def parameters_of(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        least = torch.finfo(y.dtype).min / 4                            # far below all others, and finite
         if mask is not None:
             y = y.masked_fill(~mask, least)
         parts = [F.log_softmax(part, -1) for part in y.split(self.sizes, -1)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
-        return y if mask is None else y.masked_fill(~mask, least)       # again: one nan made all of them nan
+        return y if mask is None else y.masked_fill(~mask, least)       # again: log_softmax spreads a nan to all entries
 
     def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
         """Gumbel noise."""
@@ -111,10 +112,10 @@ class Categorical(Actions):
 
 
 class Gaussian(Actions):
-    """A normal distribution for each number, its spread a parameter that no input changes; described by means and log spreads.
+    """Independent normal distributions, with a learnt deviation that does not depend on the input. Parameters: means and log deviations.
 
-    Bounded spaces are played in units of half their range: 0 is the middle, ±1 the ends, and `to_env` clips what lies beyond. (The
-    probability counts what was drawn, before the clip.)
+    In bounded spaces the unit is half the range: 0 is the middle, ±1 are the bounds, and `to_env` clips. Probabilities are those of the
+    action before clipping.
     """
 
     middle: Tensor
@@ -125,7 +126,7 @@ class Gaussian(Actions):
     def __init__(self, low: Any, high: Any):
         super().__init__()
         low, high = torch.as_tensor(np.asarray(low)).float(), torch.as_tensor(np.asarray(high)).float()
-        bounded = (low.abs() < 1e6) & (high.abs() < 1e6)            # ranges beyond that stand for none
+        bounded = (low.abs() < 1e6) & (high.abs() < 1e6)            # a larger range stands for an unbounded one
         self.inputs = self.factors = len(low)
         self.width = 2 * self.inputs
         self.dtype = torch.float32
@@ -135,7 +136,7 @@ class Gaussian(Actions):
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
 
-    def describe(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+    def parameters_of(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is not None:
             raise ValueError("an action mask needs Discrete or MultiDiscrete actions")
         return torch.cat([y, self.log_std.expand_as(y)], -1)

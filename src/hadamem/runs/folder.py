@@ -1,11 +1,11 @@
-"""The folder of a run: who may write to it, `config.yaml`, and `run.json` with versions, times and status.
+"""The folder of a run: its lock, `config.yaml`, and `run.json` with versions, times and status.
 
-    config.yaml      all settings; starts the run again
-    run.json         versions, seed, device, times, status
-    metrics.jsonl    a row for each iteration
-    checkpoints/     the newest ones, see `checkpoint`
+    config.yaml                     all settings; starts the run again
+    run.json                        versions, seed, device, times, status
+    metrics.jsonl                   one row per iteration
+    checkpoints/                    the newest ones, see `checkpoint`
     eval.json, evaluations.jsonl    see `evaluations`
-    events.out...    for TensorBoard
+    events.out...                   for TensorBoard
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ import numpy as np
 import torch
 
 from .._version import __version__
-from .checkpoint import FORMAT, Checkpoints, check_format, write_text
-from .config import TrainConfig, from_dict, to_dict
+from .checkpoint import FORMAT, Checkpoints, check_format
+from .config import TrainConfig, from_dict, to_dict, to_flat
+from .files import write_text
 
-RUNS = Path("runs")      # where `hadamem train` puts runs that have but a name
+RUNS = Path("runs")      # where `hadamem train --name` puts runs
 CONFIG, RUN, METRICS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "checkpoints"
 EVALUATION, EVALUATIONS = "eval.json", "evaluations.jsonl"
-# Settings that a resumed run may change: they do not decide what it learns, or (steps) only for how long.
-FREE = ("steps", "device", "preset", "workers", "checkpoint_every", "keep_checkpoints", "max_skipped", "log", "compile", "tf32")
+# Settings that may change on resume: they do not decide what is learnt, or (total_steps) only for how long.
+FREE = ("total_steps", "device", "preset", "workers", "checkpoint_every", "keep_checkpoints", "max_skipped", "log", "compile", "tf32")
 
 
 class RunFolder:
@@ -42,10 +43,10 @@ class RunFolder:
         self.path = Path(folder)
         self.info: dict[str, Any] = {}
         self._lock: int | None = None
-        self._made = self._missing()
+        self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]      # folders to be made, innermost first
         taken = [name for name in (CONFIG, RUN, METRICS, CHECKPOINTS) if (self.path / name).exists()]
         if taken and not resume:
-            raise ValueError(f"{self.path} holds a run already; continue it with --resume (resume=True), or choose a new name")
+            raise ValueError(f"{self.path} already holds a run; continue it with --resume (resume=True), or choose a new name")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".probe-{os.getpid()}"
@@ -53,7 +54,7 @@ class RunFolder:
             probe.unlink()
         except OSError as error:
             self._unmake()
-            raise ValueError(f"the folder {self.path} cannot be written to: {error.strerror or error}; choose another one") from error
+            raise ValueError(f"cannot write to the folder {self.path}: {error.strerror or error}; choose another one") from error
         self._take()
 
     def __enter__(self) -> RunFolder:
@@ -61,7 +62,7 @@ class RunFolder:
 
     def __exit__(self, *error: object) -> None:
         self._release()
-        if not (self.path / CONFIG).exists():      # nothing was begun
+        if not (self.path / CONFIG).exists():      # the run never began
             self._unmake()
 
     @property
@@ -72,18 +73,18 @@ class RunFolder:
         return Checkpoints(self.path / CHECKPOINTS, keep)
 
     def begin(self, config: TrainConfig, **facts: Any) -> None:
-        """Write the settings, and that the run is on. facts: about this start of it."""
+        """Write the settings and the status "running". facts: more entries of run.json."""
         save_config(config, self.path / CONFIG)
         before = read_info(self.path)
-        self.info = {"format": FORMAT, "status": "running", "env": config.env, "memory": config.network.memory, "seed": config.seed,
-                     **facts, "started": before.get("started", now()), "ended": None, "resumed": before.get("resumed", []),
-                     "versions": versions()}
+        self.info = {"format": FORMAT, "status": "running", "env": config.env, "agent": config.agent, "memory": config.network.memory,
+                     "seed": config.seed, **facts, "started": before.get("started", now()), "ended": None,
+                     "resumed": before.get("resumed", []), "versions": versions()}
         if before:
             self.info["resumed"] = [*self.info["resumed"], {"time": now(), "iteration": facts.get("iterations", 0)}]
         self.note()
 
     def note(self, **facts: Any) -> None:
-        """Add to run.json."""
+        """Add entries to run.json."""
         self.info |= facts
         write_text(self.path / RUN, json.dumps(self.info, indent=1))
 
@@ -91,10 +92,10 @@ class RunFolder:
         """status: finished, interrupted or failed."""
         self.note(status=status, ended=now(), **facts)
 
-    # --- inner works -----------------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """A lock on the folder itself, which the system drops when this process ends, however it does."""
+        """Lock the folder; the system drops the lock when this process ends, however it ends."""
         try:
             import fcntl
         except ImportError:      # Windows
@@ -104,7 +105,7 @@ class RunFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._release()
-            raise ValueError(f"another process trains in {self.path} at this moment; wait for it, or choose a new name") from error
+            raise ValueError(f"another process is training in {self.path}; wait for it, or choose a new name") from error
         except OSError:      # a file system without locks
             pass
 
@@ -113,30 +114,26 @@ class RunFolder:
             os.close(self._lock)
             self._lock = None
 
-    def _missing(self) -> list[Path]:
-        """The folders that will have to be made, innermost first."""
-        return [path for path in (self.path, *self.path.parents) if not path.exists()]
-
     def _unmake(self) -> None:
-        """Take empty folders away again that were made for a run that did not begin."""
+        """Remove the empty folders that were made for a run that did not begin."""
         for path in self._made:
             with contextlib.suppress(OSError):
                 path.rmdir()
 
 
 def is_run(folder: Path | str) -> bool:
-    """Whether a run was begun in a folder."""
+    """Whether a folder holds a run."""
     return (Path(folder) / CONFIG).is_file()
 
 
 def find_run(folder: Path | str) -> Path:
-    """The folder, or the one of that name in runs/ if only that one holds a run."""
+    """The folder; or runs/<folder> if only that one holds a run."""
     folder = Path(folder)
     return RUNS / folder if not is_run(folder) and is_run(RUNS / folder) else folder
 
 
 def read_info(folder: Path) -> dict[str, Any]:
-    """run.json; empty if it is missing or damaged, for nothing depends on it."""
+    """run.json; empty if it is missing or damaged, since nothing depends on it."""
     try:
         info = json.loads((folder / RUN).read_bytes())
     except (OSError, ValueError):
@@ -148,10 +145,11 @@ def read_info(folder: Path) -> dict[str, Any]:
 
 
 def save_config(config: TrainConfig, path: Path) -> None:
-    """All settings as YAML, with the version that wrote them."""
+    """Write all settings as YAML, with the version of hadamem."""
     import yaml
 
     values = {"format": FORMAT, "hadamem": __version__, **to_dict(config)}
+    values["log"] = list(values["log"])
     try:
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
     except yaml.YAMLError as error:
@@ -161,13 +159,13 @@ def save_config(config: TrainConfig, path: Path) -> None:
 
 
 def load_config(path: Path | str) -> TrainConfig:
-    """Settings from a YAML file, or the config.yaml of a run's folder; one that a newer version wrote is refused."""
+    """Settings from a YAML file, or from the config.yaml of a run's folder."""
     path = Path(path)
     return from_dict(read_config(path / CONFIG if path.is_dir() else path))
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The nested values of a YAML file, without those that say who wrote it."""
+    """The nested values of a YAML file, without those that say who wrote it. A file of a newer version is refused."""
     import yaml
 
     try:
@@ -183,7 +181,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def _loader() -> Any:
-    """YAML 1.1 reads 1e-3 as text, for want of a dot; here it is a number."""
+    """YAML 1.1 reads 1e-3 as text because it lacks a dot; here it is a number."""
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -194,8 +192,8 @@ def _loader() -> Any:
 
 
 def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:
-    """Refuse to resume a run with settings that make it another one."""
-    before, after = _flat(to_dict(old)), _flat(to_dict(new))
+    """Refuse to resume a run with settings that would make it a different one."""
+    before, after = to_flat(old), to_flat(new)
     if same_env(old.env, new.env):
         after["env"] = old.env
     changed = [f"{name} ({before.get(name)!r}, now {after.get(name)!r})" for name in {**before, **after}
@@ -206,18 +204,8 @@ def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:
 
 
 def same_env(one: str, other: str) -> bool:
-    """Whether two names may stand for one env: a class that a script defines is known by its bare name, in a module as module:Class."""
+    """Whether two names may mean one env: a class defined in a script has its bare name, in a module it is module:Class."""
     return one == other or ((":" in one) != (":" in other) and one.rpartition(":")[2] == other.rpartition(":")[2])
-
-
-def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, dict) and (path or name in ("network", "ppo")) and not name.endswith("options"):
-            out |= _flat(value, f"{path}{name}.")
-        else:
-            out[path + name] = value
-    return out
 
 
 # --- versions ------------------------------------------------------------------------------------------------------
@@ -231,7 +219,7 @@ def versions() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree that this package lies in, with a + where files were changed; None: it was installed."""
+    """The commit of the source tree that this package lies in, with a + if files were changed; None if it was installed."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live panel on a terminal, else a line every few seconds."""
+"""The progress of a run: a live panel on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from .config import TrainConfig
+from ..runs.config import TrainConfig
 from .curves import short
 
-LOSSES = {"entropy": "entropy", "kl": "KL", "value_loss": "value loss"}
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#"
 WINDOW = 15.0         # seconds over which the speed is measured
-EPISODES = 100        # the return shown is the mean of about so many episodes, the last ones
+EPISODES = 100        # the return shown is the mean over about the last 100 episodes
 STOPPING = "stopping after this iteration; Ctrl-C again stops at once"
-POINTS = 256          # of the curve that is kept; a longer one is halved
+POINTS = 256          # of the curve; at this length neighbours are merged
 WIDEST, TWO_COLUMNS = 92, 60      # columns of the terminal
 
 
 class Tally:
-    """Rows of metrics boiled down to what is shown; as large after a week as after an hour."""
+    """Sums up rows of metrics for the view, in constant memory."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self.clock, self.start = clock, clock()
@@ -42,7 +41,7 @@ class Tally:
         self.seconds = {"rollout": 0.0, "update": 0.0}
         self.times: deque[tuple[float, float]] = deque()             # (time, steps) of the last rows
         self.recent: deque[dict[str, Any]] = deque()                 # the last rows with finished episodes
-        self.curve: list[tuple[float, int]] = []                     # mean return of so many rows
+        self.curve: list[tuple[float, int]] = []                     # (mean return, number of rows)
         self._waiting: list[float] = []
         self._stride = 1
 
@@ -74,21 +73,21 @@ class Tally:
             self._stride *= 2
 
     def mean(self, name: str) -> float | None:
-        """Of the last finished episodes."""
+        """Mean over the last finished episodes."""
         rows = [row for row in self.recent if name in row]
         total = sum(row["episodes"] for row in rows)
         return sum(row[name] * row["episodes"] for row in rows) / total if total else None
 
     @property
     def rate(self) -> float | None:
-        """Env steps a second, lately."""
+        """Recent env steps per second."""
         if len(self.times) < 2:
             return None
         (t0, s0), (t1, s1) = self.times[0], self.times[-1]
         return (s1 - s0) / max(t1 - t0, 1e-9)
 
     def share(self, name: str) -> float:
-        """Of the training time that went into "rollout" or "update"."""
+        """Share of the time spent in "rollout" or "update"."""
         return self.seconds[name] / max(sum(self.seconds.values()), 1e-9)
 
     def left(self, steps: int) -> float | None:
@@ -97,7 +96,7 @@ class Tally:
         return max(0.0, steps - self.row["steps"]) / rate if rate else None
 
     def sparkline(self, width: int, bars: str = BARS) -> str:
-        """The curve of returns in `width` letters at most, from the lowest to the highest bar."""
+        """The curve of returns in at most `width` characters."""
         values = [value for value, _ in self.curve]
         k = min(width, len(values))
         if k < 2:
@@ -110,7 +109,7 @@ class Tally:
 
 
 class _Screen(Console):
-    """Rich would end the process where nobody reads any more."""
+    """A console that survives a closed pipe; Rich would end the process."""
 
     lost: Callable[[], None]
 
@@ -120,9 +119,9 @@ class _Screen(Console):
 
 
 class Progress:
-    """Call it with every row of metrics, inside a `with`.
+    """A context; call it with every row of metrics.
 
-    live: whether to draw a panel; None: if the stream is a terminal. every: seconds between lines otherwise.
+    live: draw a panel; None: if the stream is a terminal. every: seconds between lines otherwise.
     """
 
     def __init__(self, config: TrainConfig, place: str = "", stream: TextIO | None = None, live: bool | None = None, every: float = 5.0):
@@ -131,6 +130,7 @@ class Progress:
         self.console = _Screen(file=self.stream, highlight=False)
         self.console.lost = self._go_silent
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal if live is None else live
+        self.shown = config.agent_class.shown
         self.tally = Tally()
         self.facts = ""
         self.stops = False                   # Ctrl-C was pressed
@@ -144,7 +144,7 @@ class Progress:
         return {"report": self, "built": self.built, "notify": self.say, "stopping": self.stopping}
 
     def built(self, trainer: Any) -> None:
-        """Take what is known once the run is built; for `train(built=...)`."""
+        """Show the sizes of the run; for `train(built=...)`."""
         parameters = sum(p.numel() for p in trainer.network.parameters())
         self.facts = f"{trainer.device}, {parameters:,} parameters, {trainer.num_envs} envs x {trainer.steps} steps"
         if self.live:
@@ -153,7 +153,7 @@ class Progress:
             self._panel.start()
         else:
             config = self.config
-            self.say(f"{config.env}, {config.network.memory}, preset {config.preset}: {self.facts}")
+            self.say(f"{config.env}, {config.agent} with {config.network.memory}, preset {config.preset}: {self.facts}")
 
     def say(self, text: str) -> None:
         """Print a line, above the panel if there is one; for `train(notify=...)`."""
@@ -169,7 +169,7 @@ class Progress:
         """The run will end after this iteration; for `train(stopping=...)`."""
         self.stops = True
         if not self.live:
-            os.write(2, f"{STOPPING}\n".encode())      # past Python's own streams: a signal may come while they are in use
+            os.write(2, f"{STOPPING}\n".encode())      # os.write: a signal may arrive while Python's streams are in use
 
     def __enter__(self) -> Progress:
         if self.live:
@@ -200,25 +200,25 @@ class Progress:
                 self._go_silent()
 
     def _go_silent(self) -> None:
-        """Nobody reads any more (`| head`, a closed terminal): the run is worth more than its lines."""
+        """stdout is gone (`| head`, a closed terminal): keep training."""
         self.live, self._panel = False, None
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        with contextlib.suppress(OSError):                # a stream without a number; all that comes later goes nowhere, too
+        with contextlib.suppress(OSError):                # a stream without a file descriptor
             os.dup2(nowhere, self.stream.fileno())
         os.close(nowhere)
 
     # --- lines -----------------------------------------------------------------------------------------------------
 
     def line(self) -> str:
-        """Where the run stands, in one line."""
+        """Progress in one line."""
         tally, row = self.tally, self.tally.row
         parts = [f"step {row['steps']:,} ({self._percent()})", f"return {number(tally.mean('return'))}"]
         if tally.mean("success") is not None:
             parts.append(f"success {percent(tally.mean('success'))}")
-        parts += [f"{label} {number(row.get(name))}" for name, label in LOSSES.items()]
+        parts += [f"{label} {number(row.get(name))}" for name, label in self.shown.items()]
         if tally.skipped:
             parts.append(f"{tally.skipped:.0f} updates skipped")
-        parts += [f"{tally.rate or 0:,.0f} steps/s", f"{clock(tally.left(self.config.steps))} left"]
+        parts += [f"{tally.rate or 0:,.0f} steps/s", f"{clock(tally.left(self.config.total_steps))} left"]
         return ", ".join(parts)
 
     def _print_line(self) -> None:
@@ -226,18 +226,18 @@ class Progress:
         self.say(self.line())
 
     def _percent(self) -> str:
-        return percent(min(1.0, self.tally.row.get("steps", 0) / self.config.steps))
+        return percent(min(1.0, self.tally.row.get("steps", 0) / self.config.total_steps))
 
     # --- the panel -------------------------------------------------------------------------------------------------
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        with self._lock:                     # the panel is drawn by a thread of its own
+        with self._lock:                     # Rich draws the panel in a thread
             drawn = self._draw(options)
         yield drawn
 
     def _draw(self, options: ConsoleOptions) -> Panel:
         config, tally = self.config, self.tally
-        width = min(options.max_width - 2, WIDEST)       # what a terminal echoes behind it (^C) must not break the line
+        width = min(options.max_width - 2, WIDEST)       # room for what a terminal echoes (^C)
         inside = width - 4
         bars = PLAIN_BARS if options.ascii_only else BARS
         body = Table.grid(padding=0)
@@ -249,7 +249,7 @@ class Progress:
             body.add_row(Text(STOPPING, style="yellow", overflow="ellipsis", no_wrap=True))
         if tally.skipped:
             body.add_row(Text(f"{tally.skipped:.0f} updates were not finite and were skipped", style="yellow"))
-        title = Text.assemble((config.env, "bold"), ", ", (config.network.memory, "bold"), f", {config.preset}")
+        title = Text.assemble((config.env, "bold"), ", ", f"{config.agent} with ", (config.network.memory, "bold"), f", {config.preset}")
         subtitle = Text(self.place, style="dim")
         for text in (title, subtitle):
             text.truncate(inside - 2, overflow="ellipsis")      # a panel grows with its title
@@ -257,7 +257,7 @@ class Progress:
                      border_style="cyan")
 
     def _bar(self, width: int) -> Table:
-        steps, total = self.tally.row.get("steps", 0), self.config.steps
+        steps, total = self.tally.row.get("steps", 0), self.config.total_steps
         bar = Table.grid(padding=0)
         words, longest = f"{steps:,} / {total:,} steps", f"{total:,} / {total:,} steps"
         if width < len(longest) + 24:
@@ -281,11 +281,11 @@ class Progress:
         else:
             length = tally.mean("length")
             cells.append(("length", "-" if length is None else f"{length:.4g} steps"))
-        cells += [(label, number(row.get(name))) for name, label in LOSSES.items()]
+        cells += [(label, number(row.get(name))) for name, label in self.shown.items()]
         cells += [
             ("speed", "-" if tally.rate is None else f"{tally.rate:,.0f} steps/s"),
             ("rollout", percent(tally.share("rollout")) + " of the time"), ("update", percent(tally.share("update")) + " of the time"),
-            ("running", clock(tally.clock() - tally.start)), ("left", clock(tally.left(self.config.steps) if row else None)),
+            ("running", clock(tally.clock() - tally.start)), ("left", clock(tally.left(self.config.total_steps) if row else None)),
         ]
         table = Table.grid(padding=(0, 1, 0, 0))
         for _ in range(columns):

@@ -1,6 +1,6 @@
-"""Where else the metrics of a run go: TensorBoard, Weights & Biases, MLflow. Each is imported only if it is asked for.
+"""Metrics for TensorBoard, Weights & Biases and MLflow. Each is imported only if the settings name it.
 
-None of them can stop a run: one that fails is told of once and then left alone.
+None of them can stop a run: one that fails is reported once and then not used any more.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .config import TrainConfig, to_dict
+from .config import TrainConfig, to_dict, to_flat
+from .files import clip_text
 
-X_AXIS = ("iteration", "steps")      # no curves of their own
+X_AXIS = ("iteration", "steps")      # not drawn as curves
 
 
 class TensorBoard:
-    """Events in the run's own folder, over env steps. On a resumed run, events after the present step are purged."""
+    """Events in the run's folder, over env steps. A resumed run purges the events after its checkpoint."""
 
     def __init__(self, folder: Path, config: TrainConfig, steps: int, known: str | None):
         from torch.utils.tensorboard import SummaryWriter
@@ -34,7 +35,7 @@ class TensorBoard:
 
 
 class WandB:
-    """A run of Weights & Biases, in the project of $WANDB_PROJECT or else "hadamem". A resumed run goes on under its id."""
+    """A run of Weights & Biases, in the project $WANDB_PROJECT or "hadamem". A resumed run keeps its id."""
 
     def __init__(self, folder: Path, config: TrainConfig, steps: int, known: str | None):
         import wandb
@@ -51,7 +52,7 @@ class WandB:
 
 
 class MLflow:
-    """A run of MLflow, at $MLFLOW_TRACKING_URI; settings are its parameters. A resumed run goes on under its id."""
+    """A run of MLflow, at $MLFLOW_TRACKING_URI, with the settings as parameters. A resumed run keeps its id."""
 
     def __init__(self, folder: Path, config: TrainConfig, steps: int, known: str | None):
         from mlflow.tracking import MlflowClient
@@ -62,7 +63,7 @@ class MLflow:
             found = self.client.get_experiment_by_name(name)
             experiment = self.client.create_experiment(name) if found is None else found.experiment_id
             known = self.client.create_run(experiment, run_name=folder.name).info.run_id
-            for name, value in _flat(to_dict(config)).items():
+            for name, value in to_flat(config).items():
                 self.client.log_param(known, name, value)
         else:
             self.client.update_run(known, status="RUNNING")
@@ -79,11 +80,11 @@ class MLflow:
 
 
 KINDS: dict[str, Callable[..., Any]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
-OPTIONAL = ("tensorboard",)      # on by default, so its absence is no error
+OPTIONAL = ("tensorboard",)      # on by default, so it may be missing
 
 
 class Logs:
-    """All that the settings ask for. keys: the ids under which they know this run, from an earlier part of it."""
+    """All logs that the settings name. keys: the ids of this run there, if it was resumed."""
 
     def __init__(self, folder: Path, config: TrainConfig, steps: int, keys: Mapping[str, str], say: Callable[[str], None]):
         self.say = say
@@ -102,9 +103,9 @@ class Logs:
         except ImportError as error:
             if name not in OPTIONAL:
                 raise ValueError(f"log={name!r} needs the package {name}: pip install {name}, or leave it out") from error
-            self.say(f"no {name} events are written: pip install {name} to have them, or log=() to leave them out")
+            self.say(f"{name} is not installed, so it gets no events; pip install {name}, or set log to none")
         except Exception as error:
-            raise ValueError(f"log={name!r} cannot be started: {_told(error)}; leave it out, or see to it") from error
+            raise ValueError(f"log={name!r} cannot be started: {type(error).__name__}: {clip_text(error)}; fix that, or leave it out") from error
 
     def add(self, row: Mapping[str, Any]) -> None:
         self._each(lambda log: log.add(row))
@@ -119,15 +120,4 @@ class Logs:
                 call(log)
             except Exception as error:
                 del self.open[name]
-                self.say(f"{name} failed and gets no more metrics, the run goes on: {_told(error)}")
-
-
-def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        out |= _flat(value, f"{path}{name}.") if isinstance(value, dict) and value else {path + name: value}
-    return out
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+                self.say(f"{name} failed and gets no more metrics; training continues: {type(error).__name__}: {clip_text(error)}")

@@ -1,4 +1,4 @@
-"""Learning curves: the rows of metrics.jsonl as a picture, one line for each run."""
+"""Learning curves: the rows of metrics.jsonl as a picture, one line per run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")      # told apart by colour-blind people too
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")      # safe for colour-blind readers
 GRID, FAINT = "#e4e4e0", "#6b6b68"
 PARTS = {"return": "return", "success": "success rate"}
 SMOOTHING = 0.05      # share of the curve that each point of the smooth line is a mean over
@@ -17,10 +17,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle: str = "") -> Path:
-    """Write a PNG: return against env steps, and the success rate below it where a run knows it.
+    """Write a PNG: return over env steps, and below it the success rate if a run has one.
 
-    runs: the rows of each run by its label; rows without a finished episode are left out. Each run is a light line, as measured, and a
-    strong one that is smoothed.
+    runs: rows of metrics by label. Each run is a light line, as measured, and a strong one, smoothed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -40,7 +39,7 @@ def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle
         top.legend(loc="best", frameon=False, fontsize=11)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part_path = path.with_name(f".{path.name}.part")      # a reader never meets half a picture
+    part_path = path.with_name(f".{path.name}.part")      # never half a picture
     figure.savefig(part_path, format="png")
     part_path.replace(path)
     return path
@@ -49,9 +48,9 @@ def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle
 def draw_run(run: Any, path: Path | str | None = None) -> Path:
     """The curve of a run (of `train` or `open_run`); path: curve.png in its folder."""
     if path is None and run.folder is None:
-        raise ValueError("the run has no folder; say where the picture should go: draw_run(run, path)")
+        raise ValueError("the run has no folder; pass a path: draw_run(run, path)")
     config = run.config
-    subtitle = f"{config.network.memory}, preset {config.preset}, seed {config.seed}"
+    subtitle = f"{config.agent} with {config.network.memory}, preset {config.preset}, seed {config.seed}"
     return draw_curves({config.network.memory: run.metrics}, path or Path(run.folder) / "curve.png", config.env, subtitle)
 
 
@@ -63,7 +62,7 @@ def series(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def smooth(values: np.ndarray, share: float = SMOOTHING) -> np.ndarray:
-    """Means [K] over a window around each value; at the ends over what there is of it."""
+    """Moving average [K]; the window is cut at the ends."""
     n = len(values)
     reach = int(np.ceil(n * share / 2))
     sums = np.concatenate([[0.0], np.cumsum(values)])
@@ -72,7 +71,7 @@ def smooth(values: np.ndarray, share: float = SMOOTHING) -> np.ndarray:
 
 
 def short(x: float) -> str:
-    """A number of steps in few letters: 400k, 1.5M."""
+    """A number of steps in short: 400k, 1.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(x) >= size:
             return f"{x / size:.4g}{letter}"
@@ -93,7 +92,7 @@ def _draw_part(ax: Any, runs: Mapping[str, Rows], part: str) -> None:
         ax.set_ylim(-0.03, 1.03)
         ax.yaxis.set_major_formatter(lambda y, _: f"{100 * y:.0f} %")
     if not ax.lines:
-        ax.text(0.5, 0.5, "no episode was finished", transform=ax.transAxes, ha="center", color=FAINT, fontsize=12)
+        ax.text(0.5, 0.5, "no episode has finished", transform=ax.transAxes, ha="center", color=FAINT, fontsize=12)
     ax.set_xlim(left=0)
     ax.grid(color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)

@@ -1,11 +1,10 @@
-"""Tensors on disk that survive a crash: folders of two files, written under another name, forced to the disk, then renamed.
+"""Checkpoints: folders of two files. `tensors.safetensors` holds the tensors, `about.json` everything else and the tensors' checksum.
 
-`tensors.safetensors` holds the tensors, `about.json` all else, and the size and checksum of the first. Nothing is pickled.
+A folder is written under another name, forced to the disk and then renamed, so there is never half of one. Nothing is pickled.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -18,29 +17,27 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
+from .chunks import Chunked, ChunkStore
+from .files import CheckpointError, clip_text, sync_folder, write_through
 
 FORMAT = 1                 # of everything that a run writes; raised when an older hadamem could not read it
-TENSORS, ABOUT = "tensors.safetensors", "about.json"
-
-
-class CheckpointError(ValueError):
-    """A folder of tensors that is damaged or missing; the message says where and how."""
+TENSORS, ABOUT, CHUNKS = "tensors.safetensors", "about.json", "chunks"
 
 
 class NewerFormatError(ValueError):
-    """Something that was written by a newer version of hadamem."""
+    """Written by a newer version of hadamem."""
 
 
 class Checkpoint(NamedTuple):
-    """What `read` found: the tensors (on the CPU), and what is said about them."""
+    """What `read` returns."""
 
     folder: Path
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Tensor]      # on the CPU
     about: dict[str, Any]
 
 
 def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors and what there is to say about them (plain values) into a folder. It is there as a whole or not at all."""
+    """Write tensors and plain values into a folder. It is there as a whole or not at all."""
     from safetensors.torch import save
 
     data = save({name: x.detach().cpu().contiguous() for name, x in tensors.items()})
@@ -51,8 +48,8 @@ def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any])
     shutil.rmtree(new, ignore_errors=True)
     try:
         new.mkdir()
-        _write_file(new / TENSORS, data)
-        _write_file(new / ABOUT, text.encode())
+        write_through(new / TENSORS, data)
+        write_through(new / ABOUT, text.encode())
         sync_folder(new)
         if folder.exists():
             folder.rename(old)
@@ -69,7 +66,7 @@ def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any])
 
 
 def read(folder: Path, only: str = "") -> Checkpoint:
-    """Read what `write` wrote, checked against its checksum. only: the tensors whose names begin so."""
+    """Read what `write` wrote, checked against its checksum. only: tensors whose names start with this."""
     from safetensors.torch import load
 
     about = read_about(folder)
@@ -84,19 +81,19 @@ def read(folder: Path, only: str = "") -> Checkpoint:
     except CheckpointError:
         raise
     except Exception as error:      # a missing file or entry, or anything that safetensors finds
-        raise CheckpointError(f"{folder / TENSORS} cannot be read: {_told(error)}") from error
+        raise CheckpointError(f"{folder / TENSORS} cannot be read: {clip_text(error)}") from error
     return Checkpoint(folder, {name: x for name, x in tensors.items() if name.startswith(only)}, about)
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What is said about the tensors of a folder, alone."""
+    """The plain values alone."""
     path = folder / ABOUT
     try:
         about = json.loads(path.read_bytes())
         if not isinstance(about, dict):
-            raise TypeError(f"it holds a {type(about).__name__}, no object")
+            raise TypeError(f"it holds a {type(about).__name__}, not an object")
     except Exception as error:
-        raise CheckpointError(f"{path} cannot be read: {_told(error)}") from error
+        raise CheckpointError(f"{path} cannot be read: {clip_text(error)}") from error
     check_format(about, path)
     return about
 
@@ -110,16 +107,21 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
 
 
 class Checkpoints:
-    """The checkpoints of a run: folders named by iteration, of which the `keep` newest stay."""
+    """The checkpoints of a run: folders named by iteration, of which the `keep` newest stay, and the chunks they share."""
 
     def __init__(self, folder: Path, keep: int = 2):
         self.folder, self.keep = folder, keep
+        self.chunks = ChunkStore(folder / CHUNKS)
 
-    def write(self, iteration: int, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Path:
+    def write(self, iteration: int, tensors: Mapping[str, Tensor], about: Mapping[str, Any], chunked: Chunked | None = None) -> Path:
+        """chunked: large data of which only new chunks are written."""
         target = self.folder / f"{iteration:08}"
-        write(target, tensors, {**about, "iteration": iteration})
+        seals = [] if chunked is None else self.chunks.write(chunked.chunk_names(), chunked.read_chunk)
+        write(target, tensors, {**about, "iteration": iteration, **({"chunks": seals} if seals else {})})
         for old in list(self.paths())[self.keep:]:
             shutil.rmtree(old, ignore_errors=True)
+        if chunked is not None:
+            self._drop_chunks()
         return target
 
     def paths(self) -> Iterator[Path]:
@@ -127,17 +129,22 @@ class Checkpoints:
         if self.folder.is_dir():
             yield from sorted((p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir()), key=lambda p: -int(p.name))
 
-    def newest(self, say: Callable[[str], None], only: str = "") -> Checkpoint | None:
-        """The newest one that is whole; `say` is told of those that are not."""
+    def newest(self, say: Callable[[str], None], only: str = "", load: Chunked | None = None) -> Checkpoint | None:
+        """The newest checkpoint that is complete. Damaged ones are reported to `say` and passed over. load: restore its chunks, too."""
         for path in self.paths():
             try:
-                return read(path, only)
+                found = read(path, only)
+                if load is not None:
+                    seals = found.about.get("chunks", [])
+                    self.chunks.check(seals)
+                    load.load_chunks(self.chunks.read(seals))
+                return found
             except CheckpointError as error:
-                say(f"a checkpoint is damaged and left aside: {error}")
+                say(f"skipped a damaged checkpoint: {error}")
         return None
 
-    def go_on_after(self, iteration: int) -> None:
-        """Make room for a run that goes on from here: later checkpoints, which are damaged, get another name; remains of writing go."""
+    def continue_after(self, iteration: int) -> None:
+        """Prepare for a run that continues here: rename later checkpoints, which are damaged, and remove what a crash left half-written."""
         for path in list(self.paths()):
             if int(path.name) > iteration:
                 aside = path.with_name(f"{path.name}.damaged")
@@ -146,32 +153,15 @@ class Checkpoints:
         for kind in ("new", "old"):
             for path in self.folder.glob(f".*.{kind}-*"):
                 shutil.rmtree(path, ignore_errors=True)
+        if self.chunks.folder.is_dir():
+            self._drop_chunks()
 
-
-def write_text(path: Path, text: str) -> None:
-    """Replace a small file, as a whole or not at all."""
-    new = path.with_name(f".{path.name}.new-{os.getpid()}")
-    _write_file(new, text.encode())
-    new.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk, where the system can."""
-    with contextlib.suppress(OSError):
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _told(error: Exception) -> str:
-    return " ".join(str(getattr(error, "strerror", None) or error).split())
+    def _drop_chunks(self) -> None:
+        """Delete chunks that no checkpoint names. One that cannot be read is taken to name all."""
+        named: set[str] = set()
+        for path in self.paths():
+            try:
+                named |= {seal["name"] for seal in read_about(path).get("chunks", [])}
+            except CheckpointError:
+                return
+        self.chunks.keep(named)

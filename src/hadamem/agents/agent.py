@@ -1,0 +1,159 @@
+"""What an algorithm must provide: `Agent`. And what it is given to learn from: `Rollout`.
+
+The trainer, the collector, checkpoints, policies, the progress view, the settings and the command line know agents by this file alone.
+To add an algorithm, write a subclass of `Agent` with a settings dataclass and add one line to the table `AGENTS` of this package (or call
+`register_agent`). In one iteration the trainer
+
+1. steps N envs for T steps: `act` chooses every action, and what it returns beside the action is recorded (`Rollout.extras`);
+2. calls `learn` once: all gradient updates of the iteration, and their statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from ..states import State
+from .distributions import Actions
+from .networks import Image, NetworkConfig
+
+
+class AgentSpec(NamedTuple):
+    """What an agent is built from."""
+
+    input_size: int                      # width of a feature vector
+    action_space: spaces.Space[Any]      # of a single env
+    network: NetworkConfig
+    config: Any                          # an instance of the agent's own `Config`
+    images: tuple[Image, ...] = ()       # where images lie in the feature vector
+
+
+class Acted(NamedTuple):
+    """What `Agent.act` returns."""
+
+    action: Tensor                       # [N, K], in the units of the policy's distribution; `agent.actions.to_env` converts it
+    state: State                         # after this step
+    extras: dict[str, Tensor]            # [N, ...] by name, recorded for `learn`
+
+
+@dataclass
+class Rollout:
+    """T steps of N envs, as recorded while acting. Every tensor has the envs first, so indexing dim 0 picks envs.
+
+    Samples from a replay have the same form: N sequences of T steps.
+    """
+
+    obs: Any                             # tensor, tuple or dict of [N, T, ...]: as the env gave them, images as uint8
+    first: Tensor                        # [N, T] bool: the step opens an episode
+    action: Tensor                       # [N, T, K], in the units of the policy's distribution
+    reward: Tensor                       # [N, T]
+    terminated: Tensor                   # [N, T] bool: the step ended its episode
+    truncated: Tensor                    # [N, T] bool: the step cut its episode short
+    state: State                         # of the network, before step 0
+    previous_action: Tensor              # [N, ...]: the action before step 0, as the env took it
+    make_features: Callable[..., Tensor]                    # see `features`
+    mask: Tensor | None = None           # [N, T, A] bool: allowed actions
+    extras: dict[str, Tensor] = field(default_factory=dict)     # [N, T, ...]: what `act` returned beside the action
+    final: dict[str, Tensor] = field(default_factory=dict)      # [N, T]: `bootstrap` of the final observation of truncated episodes, else 0
+    last: dict[str, Tensor] = field(default_factory=dict)       # [N]: `bootstrap` of the observation after step T - 1
+    next_obs: Any = None                 # like obs: the observation after each step, the final one where the episode ended (on request)
+    whole: bool = False                  # every row is exactly one episode, from its first step to its last
+
+    @property
+    def done(self) -> Tensor:
+        """[N, T] bool: the step ended its episode, either way."""
+        return self.terminated | self.truncated
+
+    @property
+    def shape(self) -> torch.Size:
+        """N, T."""
+        return self.reward.shape
+
+    def features(self) -> Tensor:
+        """The network's inputs [N, T, F]: observation, previous action and first-step flag, built by the code that acting uses."""
+        return self.make_features(self.obs, self.previous_action, self.action, self.first)
+
+
+class Source(Protocol):
+    """Where `learn` takes experience from: the latest rollout, or a replay of earlier ones too."""
+
+    rollout: Rollout                     # the latest one; its tensors are overwritten by the next iteration
+
+    def sample(self, n: int, generator: torch.Generator) -> Rollout:
+        """n sequences at random. The latest rollout alone: envs without replacement. A replay: sequences with replacement."""
+
+
+class Agent:
+    """An algorithm. Subclasses set the class attributes and `network` and `actions`, and define `act` and `learn`.
+
+    All tensors live on the network's device, and `act` does not wait for the GPU: the trainer captures it in a CUDA graph.
+    """
+
+    Config: ClassVar[type[Any]]                          # a frozen dataclass: the agent's section of a run's settings
+    section: ClassVar[str] = ""                          # name of that section; "": the class name in lower case
+    shown: ClassVar[Mapping[str, str]] = {}              # statistics for the progress view: name -> label
+    envs_divisible_by: ClassVar[str | None] = None       # a field of Config: num_envs must be a multiple of it
+    records_next_obs: ClassVar[bool] = False             # record `Rollout.next_obs`
+    graphs: ClassVar[tuple[str, ...]] = ()               # methods without arguments to be replaced by CUDA graphs of themselves
+    compiled: ClassVar[tuple[str, ...]] = ()             # methods to be replaced by torch.compile of themselves (setting `compile`)
+
+    network: nn.Module                                   # saved with policies
+    actions: Actions
+
+    def __init__(self, spec: AgentSpec, device: torch.device | str = "cpu"):
+        """Draws initial weights from torch's default CPU generator, whatever the device."""
+        raise NotImplementedError(f"{type(self).__name__} must define __init__(spec, device)")
+
+    @property
+    def replay_size(self) -> int | None:
+        """Sequences to keep for learning. None: learn from the latest rollout alone."""
+        return None
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    def initial_state(self, n: int, device: torch.device | str | None = None, generator: torch.Generator | None = None) -> State:
+        """A fresh state for n envs."""
+        return self.network.initial_state(n, device, generator)   # type: ignore[operator]
+
+    def act(self, features: Tensor, state: State, first: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Acted:
+        """Choose actions for features [N, F]; first [N]: the step opens an episode; mask [N, A]: allowed actions.
+
+        noise: from `actions.noise(N)`, so that a rollout can be repeated. None: the most likely action.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define act(features, state, first, mask, noise)")
+
+    def bootstrap(self, features: Tensor, state: State, first: Tensor) -> dict[str, Tensor]:
+        """What `learn` must know of an observation that no action follows: see `Rollout.final` and `Rollout.last`. {}: nothing."""
+        return {}
+
+    # --- learning --------------------------------------------------------------------------------------------------
+
+    def attach(self, source: Source) -> None:
+        """Called once, before the first `learn` and before CUDA graphs are captured. `source` is the same in every iteration."""
+
+    def learn(self, source: Source, progress: float, generator: torch.Generator) -> dict[str, Tensor]:
+        """All updates of one iteration. progress: share of the training that is over; generator: for random choices, on the CPU.
+
+        Returns statistics as scalar tensors. "updates" and "skipped" (of them, for a loss or gradient that was not finite) are counted by
+        the training loop, which ends a run that only skips.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define learn(source, progress, generator)")
+
+    # --- checkpoints -----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Every tensor that the next `act` or `learn` depends on, by name; the network's weights as "network.*"."""
+        return {f"network.{name}": x for name, x in self.network.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore a `state_dict`, in place: captured CUDA graphs hold on to the tensors."""
+        self.load_network({name.removeprefix("network."): x for name, x in state.items() if name.startswith("network.")})
+
+    def load_network(self, weights: Mapping[str, Tensor]) -> None:
+        """Restore the network alone, which is all that acting needs."""
+        self.network.load_state_dict(weights)

@@ -1,0 +1,113 @@
+"""`hm.train`: training by keywords, on any env."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from . import envs
+from .agents import find_agent
+from .devices import find_device
+from .runs.config import make_config, settings_table
+from .runs.folder import CONFIG, is_run, read_config, same_env
+from .runs.presets import PRESETS
+from .runs.settings import Table
+from .training.loop import train as train_run
+from .training.run import Run
+
+
+
+def train(env: Any = None, memory: str | None = None, *, agent: str | None = None, preset: str = "default", out: Path | str | None = None,
+          resume: bool = False, quiet: bool = False, report: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Run:
+    """Train an agent with memory on an env: `hm.train("popgym/RepeatPreviousEasy", "shm", total_steps=200_000)`.
+
+    env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (such as its class; best, since copies of it can run
+    in worker processes), a batched env, or a Gymnasium vector env or env. Only envs that are made here are closed.
+    memory: a name of `hm.list_memories()`, or "package.module:Class" of your own.
+    agent: "ppo", or "package.module:Class" of your own.
+    settings: any setting of a run by its name: `gamma=0.9`, `memory_size=64`. Where two sections have the name: `ppo__gamma=0.9`, or
+    `ppo={"gamma": 0.9}`. `hadamem train --help` lists them.
+    out: the run's folder; None: nothing is written. resume: continue the run in that folder with its settings (pass the env again if it
+    was not a name). quiet: no progress. report: called with every row of metrics.
+
+    Returns the run: `run.policy`, `run.metrics`, `run.summary()`.
+    """
+    saved: dict[str, Any] = {}
+    if resume:
+        if out is None:
+            raise ValueError("resume=True needs out, the folder of the run to continue")
+        if is_run(out):
+            saved = read_config(Path(out) / CONFIG)
+            preset, agent = saved.pop("preset", preset), agent or saved.get("agent")
+        elif env is None:
+            raise ValueError(f"there is no run in {out} to resume")
+    elif env is None:
+        raise ValueError("env is missing: pass a name of hm.envs.list_envs(), a Gymnasium id, or a callable that makes an env")
+    given = {**settings, **({} if memory is None else {"memory": memory}), **({} if agent is None else {"agent": agent})}
+    table = settings_table(agent or PRESETS[preset].agent if preset in PRESETS else "ppo")
+    changes = {**table.flatten(saved, read=True), **table.flatten(given)}
+    if isinstance(env, str):
+        changes["env"], env = env, None
+    elif env is not None:
+        changes["env"] = _name_of_run(env, changes.get("env"), out)
+        if isinstance(env, gymnasium.Env):
+            changes = {**_single_env(table, agent or "ppo"), **changes}
+    config = make_config(preset, **changes)
+    made = _batched(env, config.device)
+    progress = None if quiet else _progress(config, out)
+    if progress is None:
+        return train_run(config, out, resume=resume, env=made, report=report)
+
+    def show(row: dict[str, Any]) -> None:
+        progress(row)
+        if report is not None:
+            report(row)
+
+    with progress:
+        return train_run(config, out, resume=resume, env=made, **{**progress.hooks, "report": show})
+
+
+def _single_env(table: Table, agent: str) -> dict[str, Any]:
+    """Settings for a single env, which cannot be copied: longer rollouts, and no splitting by envs."""
+    divisor = find_agent(agent).envs_divisible_by
+    return {"num_steps": 1024, **({} if divisor is None else {table.find(divisor).name: 1})}
+
+
+def _batched(env: Any, device: str) -> Any:
+    """Adapt an env that exists already; a callable stays, for the trainer to make as many envs as it needs."""
+    if isinstance(env, (gymnasium.vector.VectorEnv, gymnasium.Env)):
+        return envs.adapt(env, device=find_device(device))
+    if env is None or callable(env) or isinstance(env, (envs.BatchedEnv, envs.Wrapper)):
+        return env
+    raise TypeError(f"env must be a name, a callable that makes a Gymnasium env, a batched env or a vector env, got {type(env).__name__}")
+
+
+def _name(env: Any) -> str:
+    module, path = getattr(env, "__module__", None), getattr(env, "__qualname__", "<")
+    if callable(env) and module not in (None, "__main__") and "<" not in path:
+        return f"{module}:{path}"              # can be imported again
+    spec = getattr(env, "spec", None)
+    inner = getattr(env, "unwrapped", env)
+    return getattr(spec, "id", None) or getattr(env, "__name__", None) or type(inner).__name__
+
+
+def _name_of_run(env: Any, saved: str | None, out: Path | str | None) -> str:
+    """The name of the env; an error if the run was trained on another one."""
+    name = _name(env)
+    if saved is None or "<" in name or isinstance(env, functools.partial):      # a lambda or partial does not say what it makes
+        return saved or name
+    if not same_env(saved, name):
+        raise ValueError(f"the run in {out} was trained on {saved!r}, env is {name!r}; pass the same env, or start a new run")
+    return name if ":" in name else saved
+
+
+def _progress(config: Any, out: Path | str | None) -> Any:
+    try:
+        from .view.progress import Progress
+    except ImportError:      # rich is not installed
+        return None
+    return Progress(config, "" if out is None else str(out))

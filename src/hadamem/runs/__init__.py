@@ -1,0 +1,1 @@
+"""What a run is on disk: settings, folder, checkpoints, metrics, logs."""

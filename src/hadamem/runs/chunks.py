@@ -1,0 +1,82 @@
+"""Large data that only grows at one end, such as a replay, beside a run's checkpoints: chunks that are written once.
+
+A checkpoint names the chunks it consists of, with their checksums. A chunk is a safetensors file in `checkpoints/chunks/`, and is deleted
+when no checkpoint names it any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from .files import CheckpointError, clip_text, write_file
+
+
+class Chunked(Protocol):
+    """Something whose data is a list of chunks, each of which never changes."""
+
+    def chunk_names(self) -> list[str]:
+        """The chunks that make it up now, in order."""
+
+    def read_chunk(self, name: str) -> dict[str, Tensor]: ...
+
+    def load_chunks(self, chunks: Iterator[tuple[str, Mapping[str, Tensor]]]) -> None:
+        """Restore it from (name, tensors) pairs, in the order of `chunk_names`."""
+
+
+class ChunkStore:
+    """The chunks in a folder. A seal is the name, size and checksum of a chunk."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.seals: dict[str, dict[str, Any]] = {}      # of what this process wrote or read
+
+    def write(self, names: Iterable[str], read: Callable[[str], Mapping[str, Tensor]]) -> list[dict[str, Any]]:
+        """Write the chunks that are not on disk yet. Returns the seals of all."""
+        from safetensors.torch import save
+
+        names = list(names)
+        for name in names:
+            if name not in self.seals:
+                data = save({key: x.detach().cpu().contiguous() for key, x in read(name).items()})
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_file(self._path(name), data)
+                self.seals[name] = {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        return [self.seals[name] for name in names]
+
+    def read(self, seals: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """The chunks that a checkpoint names, checked against their seals."""
+        from safetensors.torch import load
+
+        for seal in seals:
+            path = self._path(seal["name"])
+            try:
+                data = path.read_bytes()
+            except OSError as error:
+                raise CheckpointError(f"{path} cannot be read: {clip_text(error)}") from error
+            if len(data) != seal["bytes"] or hashlib.sha256(data).hexdigest() != seal["sha256"]:
+                raise CheckpointError(f"{path} was changed: its size or checksum is wrong")
+            self.seals[seal["name"]] = dict(seal)
+            yield seal["name"], load(data)
+
+    def check(self, seals: Iterable[Mapping[str, Any]]) -> None:
+        """Raise a CheckpointError if a chunk is missing or has another size; contents are checked by `read`."""
+        for seal in seals:
+            path = self._path(seal["name"])
+            if not path.is_file() or path.stat().st_size != seal["bytes"]:
+                raise CheckpointError(f"{path} is missing or incomplete")
+
+    def keep(self, names: set[str]) -> None:
+        """Delete all other chunks."""
+        if self.folder.is_dir():
+            for path in self.folder.iterdir():
+                if path.name.removesuffix(".safetensors") not in names:
+                    path.unlink(missing_ok=True)
+        self.seals = {name: seal for name, seal in self.seals.items() if name in names}
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"

@@ -1,0 +1,136 @@
+"""The settings of a training run, `TrainConfig`: what `config.yaml` holds. `make_config` builds one from a preset and changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from ..agents import NetworkConfig, PPOConfig, find_agent, section_of
+from ..agents.agent import Agent
+from .presets import PRESETS
+from .settings import Table
+
+LOGS = ("tensorboard", "wandb", "mlflow")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides a run. The same file starts the same run again.
+
+    In files and on the command line, `algorithm` is the section with the agent's name: `ppo.gamma`.
+    """
+
+    env: str = "popgym/RepeatPreviousEasy"               # a name of `hadamem list envs`, a Gymnasium id, or package.module:Class
+    env_options: dict[str, Any] = field(default_factory=dict)
+    agent: str = "ppo"                                   # a name of `hadamem list agents`, or package.module:Class
+    total_steps: int = 1_000_000                         # env steps to train for; the last iteration may go beyond
+    seed: int = 0
+    device: str = "auto"                                 # auto: a GPU if there is one
+    preset: str = "default"                              # what the other settings were derived from
+    num_envs: int | None = None                          # None: steps_per_iteration / num_steps
+    num_steps: int | None = None                         # steps of each env per iteration; None: one episode, at most max_num_steps
+    max_num_steps: int = 256                             # longer episodes are collected in parts of this length
+    steps_per_iteration: int = 4096                      # about num_envs x num_steps, where one of them is None
+    workers: int | None = None                           # processes for a Gymnasium env; None: one per CPU
+    threads: int = 1                                     # of torch on a CPU; more help a little on idle cores and cost a lot on busy ones
+    previous_action: bool = True                         # the network sees its last action
+    first_step: bool = True                              # and a flag at the first step of an episode
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    algorithm: Any = field(default_factory=PPOConfig)    # settings of the agent
+    checkpoint_every: float = 60.0                       # seconds between checkpoints
+    keep_checkpoints: int = 2
+    max_skipped: int = 50                                # stop after this many updates in a row that were not finite
+    log: tuple[str, ...] = ("tensorboard",)              # where metrics go beside metrics.jsonl: tensorboard, wandb, mlflow
+    compile: bool = False                                # torch.compile the loss on a GPU: 20 s at the start, then a quarter faster
+    tf32: bool = True                                    # faster matrix products on a GPU, with 10 bits of mantissa
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "steps_per_iteration", "threads", "max_num_steps", "keep_checkpoints", "max_skipped"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("num_envs", "num_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.workers is not None and self.workers < 0:
+            raise ValueError(f"workers must be at least 0, got {self.workers}")
+        if not self.checkpoint_every >= 0:
+            raise ValueError(f"checkpoint_every must be 0 seconds or more, got {self.checkpoint_every}")
+        for name in {"num_envs", "seed", "device"} & set(self.env_options):
+            raise ValueError(f"env_options has {name!r}, which is a setting of the run itself; use {name}, not an option of the env")
+        if not 0 <= self.seed < 1 << 31:
+            raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
+        object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))
+        for name in self.log:
+            if name not in LOGS:
+                raise ValueError(f"unknown log {name!r};{_near(name, LOGS)} choose from {', '.join(LOGS)}")
+        kind = self.agent_class.Config
+        if not isinstance(self.algorithm, kind):
+            raise ValueError(f"agent {self.agent!r} takes settings of type {kind.__name__}, got {type(self.algorithm).__name__}")
+
+    @property
+    def agent_class(self) -> type[Agent]:
+        return find_agent(self.agent)
+
+
+def settings_table(agent: str = "ppo") -> Table:
+    """All settings of a run with that agent."""
+    return _table(section_of(agent), find_agent(agent).Config)
+
+
+@cache
+def _table(section: str, kind: type[Any]) -> Table:
+    table = Table({"": TrainConfig, "network": NetworkConfig, section: kind})
+    del table.settings["algorithm"], table.bare["algorithm"]      # it stands under the agent's name
+    return table
+
+
+def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
+    """A configuration from a preset and changes: make_config("default", env="TMaze", memory="gru", num_epochs=4).
+
+    Changes are named as in `Table.find`: bare ("gamma"), dotted (**{"ppo.gamma": 0.9}), with two underscores (ppo__gamma=0.9), or nested
+    (ppo={"gamma": 0.9}). What the run will use is spelled out in the result: sizes and options of the memory, too.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"unknown preset {preset!r};{_near(preset, PRESETS)} choose from {', '.join(PRESETS)}")
+    agent = changes.get("agent", PRESETS[preset].agent)
+    table = settings_table(agent)
+    given = table.flatten(changes)
+    memory = given.get("network.memory", PRESETS[preset].settings.get("network.memory", NetworkConfig.memory))
+    values = {name: value for name, value in PRESETS[preset].resolve(memory).items() if name in table.settings}
+    return _build(table, {**values, "agent": agent, "preset": preset, **given})
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Plain nested values for YAML and JSON: the agent's settings stand under its name."""
+    values = dataclasses.asdict(config)
+    values[section_of(config.agent)] = values.pop("algorithm")
+    return values
+
+
+def to_flat(config: TrainConfig) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return settings_table(config.agent).flatten(to_dict(config))
+
+
+def from_dict(values: Mapping[str, Any]) -> TrainConfig:
+    """A configuration from nested values, as `to_dict` writes them. What is missing has its default."""
+    agent = values.get("agent", "ppo")
+    table = settings_table(agent)
+    return _build(table, {"agent": agent, **table.flatten(values, read=True)})
+
+
+def _build(table: Table, values: Mapping[str, Any]) -> TrainConfig:
+    parts = table.nest(values)
+    outer, network = parts.pop(""), parts.pop("network")
+    ((section, algorithm),) = parts.items()
+    return TrainConfig(**outer, network=NetworkConfig(**network), algorithm=table.sections[section](**algorithm))
+
+
+def _near(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,1 @@
+"""What people look at: the progress of a run, learning curves, episodes."""
