@@ -83,10 +83,12 @@ class Trunk(nn.Module):
         memory = self.memory.initial_state(n, device=device, generator=generator)
         return TrunkState(torch.zeros(n, dtype=torch.int64, device=device), memory)
 
-    def forward(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
-        """x [N, T, F], reset [N, T] -> [N, T, inner]."""
+    def forward(self, x: Tensor, state: TrunkState, reset: Tensor, *, resets_only_at_start: bool = False,
+                starts_fresh: bool = False) -> tuple[Tensor, TrunkState]:
+        """x [N, T, F], reset [N, T] -> [N, T, inner]. The hints are those of `Memory`."""
         time, last = _times(state.time, reset)
-        y, memory = self.memory.through(self.after, self._embed(x, time), state.memory, reset)
+        y, memory = self.memory.through(self.after, self._embed(x, time), state.memory, reset,
+                                        resets_only_at_start=resets_only_at_start, starts_fresh=starts_fresh)
         return F.relu(y), TrunkState(last, memory)
 
     def step(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
@@ -120,10 +122,12 @@ class ActorCritic(nn.Module):
         critic = None if self.critic_trunk is None else self.critic_trunk.initial_state(n, device, generator)
         return NetworkState(self.trunk.initial_state(n, device, generator), critic)
 
-    def forward(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, NetworkState]:
+    def forward(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None, *, resets_only_at_start: bool = False,
+                starts_fresh: bool = False) -> tuple[Tensor, Tensor, NetworkState]:
         """x [N, T, F], reset [N, T] bool, mask [N, T, A] of allowed actions -> descriptions [N, T, width], values [N, T], state."""
-        y, actor = self.trunk(x, state.actor, reset)
-        z, critic = (y, None) if self.critic_trunk is None else self.critic_trunk(x, state.critic, reset)
+        hints = {"resets_only_at_start": resets_only_at_start, "starts_fresh": starts_fresh}
+        y, actor = self.trunk(x, state.actor, reset, **hints)
+        z, critic = (y, None) if self.critic_trunk is None else self.critic_trunk(x, state.critic, reset, **hints)
         if z is y and self.config.head_activation == "none":
             weight, bias = _multiplied(self.actor, self.critic)                      # both heads in one product, as they are linear
             logits, value = F.linear(y, weight, bias).split([self.actions.inputs, 1], -1)

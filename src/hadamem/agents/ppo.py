@@ -147,10 +147,11 @@ class PPO:
         self.optimizer.found_inf = self.bad                            # type: ignore[attr-defined]  # where 1, Adam leaves everything as it is
         self.optimizer.grad_scale = None                               # type: ignore[attr-defined]
 
-    def loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of the network as it is now, and its parts."""
+    def loss(self, batch: Batch, whole: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the network as it is now, and its parts. whole: every sequence is exactly one episode."""
         rollout = batch.rollout
-        dist, value, _ = self.network(rollout.features, rollout.state, rollout.reset, rollout.mask)
+        dist, value, _ = self.network(rollout.features, rollout.state, rollout.reset, rollout.mask,
+                                      resets_only_at_start=whole, starts_fresh=whole)
         scale = self.network.value_scale if self.config.normalize_values else None
         return ppo_loss(self.network.actions, dist, value, batch, self.config, self.kl_coefficient, scale)
 
@@ -163,9 +164,9 @@ class PPO:
             self.value_square.copy_(torch.where(self.value_square > 0, torch.lerp(self.value_square, now, 0.1), now))
             self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
 
-    def update(self, batch: Batch) -> None:
+    def update(self, batch: Batch, whole: bool = False) -> None:
         """One gradient step on a minibatch; statistics are added to `totals`. Waits for nothing, so it fits into a CUDA graph."""
-        loss, parts = self.loss(batch)
+        loss, parts = self.loss(batch, whole)
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         limit = float("inf") if self.config.max_grad_norm is None else self.config.max_grad_norm

@@ -78,15 +78,15 @@ class GPT2(Memory):
         slides = self.past_window == "slide"
         return self.layers if slides else 1, self.window - 1, (2 if slides else 1) * self.memory_size
 
-    def forward(self, x, state=None, reset=None):
+    def forward(self, x, state=None, reset=None, *, resets_only_at_start=False, starts_fresh=False):
         self.check_inputs(x, state, reset)
         if state is not None:
             self._check_state(state)
             state = self.widen(state)
         B, T = x.shape[:2]
-        fresh = state is None or (reset is not None and self.starts_fresh and T > 1)   # nothing before these steps counts
+        fresh = state is None or (reset is not None and starts_fresh and T > 1)   # nothing before these steps counts
         dtype = self.state_options(None, None)[1] if state is None else state.past.dtype
-        position = self._positions(None if fresh else state.position, reset, T, x.device)      # [B or 1, T]
+        position = self._positions(None if fresh else state.position, reset, T, x.device, resets_only_at_start)      # [B or 1, T]
         past, e, opens = None if fresh else state.past, self.map(x), reset if T == 1 else None
         if self.past_window == "slide":
             z, known = self._slide(e, past, position, opens)
@@ -96,13 +96,14 @@ class GPT2(Memory):
         y = y if self.out is None else self.out(y)
         return y, GPT2State(self._keep(known, position, dtype), (position[:, -1] + 1).expand(B).clone())
 
-    def _positions(self, past: Tensor | None, reset: Tensor | None, T: int, device: torch.device) -> Tensor:
+    def _positions(self, past: Tensor | None, reset: Tensor | None, T: int, device: torch.device,
+                   resets_only_at_start: bool) -> Tensor:
         """The step within its episode [B, T], or [1, T] where all rows share it."""
         t = torch.arange(T, device=device)[None]
         carried = t if past is None else past[:, None] + t
         if reset is None:
             return carried
-        if T == 1 or self.resets_only_at_start:
+        if T == 1 or resets_only_at_start:
             return carried if past is None else torch.where(reset[:, :1], t, carried)
         opened = torch.where(reset, t, -1).cummax(dim=1).values
         return torch.where(opened >= 0, t - opened, carried)

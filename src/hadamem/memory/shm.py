@@ -140,22 +140,23 @@ class SHM(Memory):
         return SHMState(M, torch.randint(1 << 62, (batch_size,), device=source, generator=generator).to(device))
 
     def forward(self, x: Tensor, state: SHMState | None = None, reset: Tensor | None = None,
-                rows: Tensor | None = None) -> tuple[Tensor, SHMState]:
+                rows: Tensor | None = None, *, resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, SHMState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T.
 
         rows [B, T] int64 sets the rows of theta instead of the clock's draw (for tests and published traces).
         """
-        return self._forward(x, state, reset, rows, None)
+        return self._forward(x, state, reset, rows, None, resets_only_at_start, starts_fresh)
 
-    def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+    def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None, *,
+                resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, State]:
         """`layer` on what `forward` gives. Its weights and the output layer's are multiplied first, so nothing is `output_size` wide."""
         if not (_acting.is_linear(self.out) and _acting.is_linear(layer)):
-            return super().through(layer, x, state, reset)
+            return super().through(layer, x, state, reset, resets_only_at_start=resets_only_at_start, starts_fresh=starts_fresh)
         last = layer.weight @ self.out.weight, F.linear(self.out.bias, layer.weight, layer.bias)
-        return self._forward(x, state, reset, None, last)
+        return self._forward(x, state, reset, None, last, resets_only_at_start, starts_fresh)
 
     def _forward(self, x: Tensor, state: SHMState | None, reset: Tensor | None, rows: Tensor | None,
-                 last: tuple[Tensor, Tensor] | None) -> tuple[Tensor, SHMState]:
+                 last: tuple[Tensor, Tensor] | None, resets_only_at_start: bool, starts_fresh: bool) -> tuple[Tensor, SHMState]:
         """`forward` with weight and bias `last` in place of the output layer's."""
         self.check_inputs(x, state, reset)
         if state is None:
@@ -169,8 +170,8 @@ class SHM(Memory):
                             "keep what initial_state() gave, or use hm.states.to_vector and from_vector")
         clock = self._clocks(state.clock, x.shape[1], reset)                       # [B, T]
         M: Tensor | None = state.M
-        if reset is not None and self.resets_only_at_start and x.shape[1] > 1:
-            M, reset = None if self.starts_fresh else torch.where(reset[:, 0, None, None], 0.0, state.M), None
+        if reset is not None and resets_only_at_start and x.shape[1] > 1:
+            M, reset = None if starts_fresh else torch.where(reset[:, 0, None, None], 0.0, state.M), None
         x = x if self.norm is None else self.norm(x)
         k, q, v, vc, shortcut, bias = self._project(x)
         C = self._calibrate(x, clock, rows, vc)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -180,20 +179,7 @@ class Trainer:
             skipped.add("value")
         fields: dict[str, Any] = {name: x if x is None else x.index_select(0, i) for name, x in r._asdict().items() if name not in skipped}
         chosen = r._replace(**fields, state=states.apply(lambda x: x.index_select(0, i), r.state))
-        with self._promise():
-            self.ppo.update(Batch(chosen, self.advantage.index_select(0, i), self.target.index_select(0, i)))
-
-    @contextlib.contextmanager
-    def _promise(self) -> Iterator[None]:
-        """While learning, memories may know that every sequence is one episode, if it is."""
-        memories = [trunk.memory for trunk in (self.network.trunk, self.network.critic_trunk) if trunk is not None]
-        for memory in memories:
-            memory.resets_only_at_start = memory.starts_fresh = self.whole
-        try:
-            yield
-        finally:
-            for memory in memories:
-                memory.resets_only_at_start = memory.starts_fresh = False
+        self.ppo.update(Batch(chosen, self.advantage.index_select(0, i), self.target.index_select(0, i)), self.whole)
 
     def _make_adam_state(self) -> None:
         """Adam's state comes with its first step: take one that is skipped."""
