@@ -77,6 +77,11 @@ class Memory(nn.Module):
         given = {"resets_only_at_start": resets_only_at_start, "starts_fresh": starts_fresh}
         return {name: given[name] for name in self._hints}
 
+    @classmethod
+    def choose_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """The constructor's options with those replaced that leave a choice to the class ("auto", None); see `memory.resolve_options`."""
+        return options
+
     @property
     def state_size(self) -> int:
         """How many real numbers of memory one batch row holds (counters that only drive randomness are not counted)."""

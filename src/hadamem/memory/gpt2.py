@@ -50,7 +50,7 @@ class GPT2(Memory):
         self.input_size = check_size("input_size", input_size)
         self.memory_size = width = check_size("memory_size", memory_size)
         self.output_size = width if output_size is None else check_size("output_size", output_size)
-        self.heads = next(n for n in (4, 3, 2, 1) if width % n == 0) if heads is None else check_size("heads", heads)
+        self.heads = _heads(width) if heads is None else check_size("heads", heads)
         self.layers, self.window = check_size("layers", layers), check_size("window", window)
         self.dropout, self.past_window = check_number("dropout", dropout), past_window
         if width % self.heads:
@@ -67,6 +67,12 @@ class GPT2(Memory):
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, 0.0, 0.02)
                 nn.init.zeros_(module.bias)
+
+    @classmethod
+    def choose_options(cls, options):
+        if options.get("heads", 0) is None and "memory_size" in options:
+            return {**options, "heads": _heads(check_size("memory_size", options["memory_size"]))}
+        return options
 
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):
         check_size("batch_size", batch_size)
@@ -182,3 +188,7 @@ class GPT2(Memory):
     def extra_repr(self) -> str:
         return (f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, heads={self.heads}, layers={self.layers}, "
                 f"window={self.window}, past_window={self.past_window!r}")
+
+
+def _heads(width: int) -> int:
+    return next(n for n in (4, 3, 2, 1) if width % n == 0)

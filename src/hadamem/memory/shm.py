@@ -14,9 +14,12 @@ from ..states import State
 from . import _acting
 from .base import Memory, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
+from .options import form
 
 CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
 WIDE = 192     # columns: with 64 rows cuBLAS takes 26 us for a product of 136 to 176 of them, 9 for 128, and 3 from 184 on (H200)
+PAPER = {"row_mode": "step", "theta_init": 1.0, "read_norm": False, "clip": None}   # options of SHM.paper
+RELEASE = {**PAPER, "row_mode": "first"}                                             # and of SHM.release
 
 
 class SHMState(NamedTuple):
@@ -104,9 +107,9 @@ class SHM(Memory):
         if isinstance(clip, str) and clip != "auto":
             raise ValueError(f"clip must be a positive number, None or 'auto', got {clip!r}")
         if clip == "auto":
-            clip = CLIP if isinstance(self.calibration, Theta | NeuralTheta) else None
+            clip = _auto_clip(self.calibration)
         kernels.check_clip(clip)
-        self.clip: float | None = clip
+        self.clip: float | None = clip   # type: ignore[assignment]
         self.shortcut = nn.Linear(D, V) if shortcut else None
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
         self.out = nn.Linear(V, self.output_size)
@@ -115,18 +118,28 @@ class SHM(Memory):
         self.register_buffer("_padding", torch.zeros(max(self._rounding, WIDE - width), D), persistent=False)
 
     @classmethod
+    @form(PAPER)
     def paper(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
         """The paper's memory: a random row of theta at every step, Xavier start, nothing on the read, no limit.
 
         Additions to the paper, from its released code: `input_norm`, `normalize_keys` and `shortcut`; switch them off by name.
         """
-        form = {"row_mode": "step", "theta_init": 1.0, "read_norm": False, "clip": None}
-        return cls(input_size, output_size, memory_size, **{**form, **options})
+        return cls(input_size, output_size, memory_size, **{**PAPER, **options})
 
     @classmethod
+    @form(RELEASE)
     def release(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
         """The released code's memory: `SHM.paper` with row 0 of theta at every step."""
-        return cls.paper(input_size, output_size, memory_size, **{"row_mode": "first", **options})
+        return cls(input_size, output_size, memory_size, **{**RELEASE, **options})
+
+    @classmethod
+    def choose_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        chosen = dict(options)
+        if options.get("key_size", 0) is None and "memory_size" in options:
+            chosen["key_size"] = options["memory_size"]
+        if options.get("clip") == "auto" and "calibration" in options:
+            chosen["clip"] = _auto_clip(options["calibration"])
+        return chosen
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                       generator: torch.Generator | None = None) -> SHMState:
@@ -258,6 +271,15 @@ class SHM(Memory):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
+
+
+def _auto_clip(calibration: Any) -> float | Literal["auto"] | None:
+    """What clip="auto" stands for with a calibration: a name, a class or an instance. Of a function, "auto": it is not known yet."""
+    kind = CALIBRATIONS.get(calibration) if isinstance(calibration, str) else calibration
+    kind = type(kind) if isinstance(kind, Calibration) else kind
+    if not isinstance(kind, type):
+        return "auto"
+    return CLIP if issubclass(kind, Theta | NeuralTheta) else None
 
 
 def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:
