@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ..states import State
 from . import _acting
-from .base import Memory, check_flag, check_number, check_size
+from .base import Memory, check_backend, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
 from .options import form
 
@@ -85,15 +85,13 @@ class SHM(Memory):
         self.memory_size = check_size("memory_size", memory_size)
         self.key_size = self.memory_size if key_size is None else check_size("key_size", key_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
-        self.row_mode, self.backend, self.normalize_keys = row_mode, backend, normalize_keys
+        self.row_mode, self.backend, self.normalize_keys = row_mode, check_backend("shm", backend), normalize_keys
         flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut}
         for name, flag in flags.items():
             check_flag(name, flag)
         check_number("theta_init", theta_init)
         if row_mode not in ROW_MODES:
             raise ValueError(f"unknown row_mode {row_mode!r}; choose from {', '.join(ROW_MODES)}")
-        if backend not in ("auto", *kernels.NAMES):
-            raise ValueError(f"unknown backend {backend!r}; choose from auto, {', '.join(kernels.NAMES)}")
         D, V, K = self.input_size, self.memory_size, self.key_size
         if input_norm and D == 1:
             raise ValueError("input_norm would make a single feature constant; pass input_norm=False with input_size=1")
