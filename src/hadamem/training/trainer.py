@@ -15,10 +15,10 @@ from torch import Tensor
 from .. import envs, states
 from ..agents import PPO, ActorCritic, Batch, make_actions
 from ..agents.ppo import advantages, minibatches
+from ..cuda_graphs import capture
 from ..devices import find_device
 from .collect import Collector
 from .config import TrainConfig
-from .graphs import capture
 from .inputs import agent_env
 
 
