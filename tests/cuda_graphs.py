@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from hadamem.training.graphs import record
+from hadamem.cuda_graphs import record
 
 
 def captured(run: Callable[[], Any], warm_up: int = 3) -> tuple[Any, Any, torch.cuda.CUDAGraph]:

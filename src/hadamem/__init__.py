@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from . import kernels, random, states
+from . import _lazy, kernels, random, states
 from ._version import __version__
 from .memory import (
     DNC,
@@ -35,24 +33,13 @@ if TYPE_CHECKING:
     from .training.api import train
     from .training.policy import load_policy
 
-_LAZY = ("bench", "diagnostics", "envs", "reference", "testing", "training")   # imported on first use, to keep `import hadamem` light
-_TRAINING = {"train": "api", "load_policy": "policy"}                          # and these from `training`
-
-
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in _TRAINING:
-        for needed in ("gymnasium", "safetensors", "yaml"):
-            if importlib.util.find_spec(needed) is None:
-                raise ImportError(f"hm.{name} needs {needed}: pip install 'hadamem[train]'")
-        return getattr(importlib.import_module(f"{__name__}.training.{_TRAINING[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY, *_TRAINING})
-
+_TRAINING = ("gymnasium", "safetensors", "yaml")
+__getattr__, __dir__ = _lazy.attach(
+    __name__,
+    {"bench": "bench", "diagnostics": "diagnostics", "envs": "envs", "load_policy": "training.policy", "reference": "reference",
+     "testing": "testing", "train": "training.api", "training": "training"},
+    needs={"load_policy": _TRAINING, "train": _TRAINING}, extra="train",
+)
 
 __all__ = ["DNC", "FFM", "FWP", "GPT2", "GRU", "LSTM", "MLSTM", "S6", "SHM", "Calibration", "Factors", "FastWeights", "Hebbian",
            "LinearAttention", "Memory", "NoMemory",

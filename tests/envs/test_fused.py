@@ -11,16 +11,16 @@ from hadamem import random
 
 CODE = """
 import torch
-from hadamem import _random_cuda, random
+from hadamem import random
 from hadamem.envs import cards, cards_triton
 
 g = torch.Generator().manual_seed(0)
 counter = torch.randint(-(1 << 62), 1 << 62, (3, 301), generator=g)
-assert torch.equal(_random_cuda.mix(counter), random.mix(counter))
+assert torch.equal(random.triton.mix(counter), random.mix(counter))
 for high in (1, 4, 52, 1000, 1 << 31):
-    assert torch.equal(_random_cuda.integers(counter, high), random.integers(counter, high))
+    assert torch.equal(random.triton.integers(counter, high), random.integers(counter, high))
 highs = torch.randint(1, 100, (301,), generator=g)
-assert torch.equal(_random_cuda.integers(counter, highs), random.integers(counter, highs))
+assert torch.equal(random.triton.integers(counter, highs), random.integers(counter, highs))
 a = torch.arange(52, dtype=torch.uint8).repeat(301, 1)
 b = a.clone()
 for t in range(3):

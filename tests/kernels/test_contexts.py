@@ -7,6 +7,7 @@ from torch.autograd import forward_ad
 import hadamem as hm
 from hadamem.kernels import _backends, _recycle
 from hadamem.kernels.hadamard import hadamard
+from hadamem.kernels.shm import BACKENDS
 from hadamem.kernels.shm.reference import shm_reference
 from hadamem.kernels.shm.scan import shm_scan
 
@@ -36,10 +37,8 @@ def test_the_first_call_may_come_in_any_context(context):
 
 
 def test_a_failure_of_one_call_does_not_put_the_backend_out_of_use(monkeypatch):
-    from hadamem.kernels.shm import _TABLE
-
-    good, x = _TABLE["cpu"], torch.randn(1, 3, 4)
-    monkeypatch.setitem(_TABLE, "cpu", lambda *args: good(*args) if args[2].shape[-1] != 4 or args[2].shape[1] == 2 else 1 / 0)
+    good, x = BACKENDS["cpu"], torch.randn(1, 3, 4)
+    monkeypatch.setitem(BACKENDS, "cpu", lambda *args: good(*args) if args[2].shape[-1] != 4 or args[2].shape[1] == 2 else 1 / 0)
     monkeypatch.setattr(_backends, "_failed", {})
     with pytest.warns(RuntimeWarning, match="failed for this call"):
         h, _ = hm.kernels.shm(x, x, x, x, x)
@@ -54,6 +53,54 @@ def test_out_of_memory_and_inference_tensors_are_the_callers_to_see():
     with pytest.raises(RuntimeError, match="nference tensor"):
         hm.kernels.shm(x, x, x, x, x, M0)[0].sum().backward()
     assert ("shm", "cpu", "cpu") not in _backends._failed
+
+
+def failing(good, error):
+    return lambda *args: good(*args) if args[2].shape[1] == 2 else (_ for _ in ()).throw(error)      # a probe has two steps
+
+
+@pytest.mark.parametrize("error", [MemoryError("full"), torch.OutOfMemoryError("full"), ValueError("no"), TypeError("no")])
+def test_errors_that_another_backend_would_have_too_are_raised(monkeypatch, recwarn, error):
+    x = torch.randn(1, 3, 4)
+    monkeypatch.setitem(BACKENDS, "cpu", failing(BACKENDS["cpu"], error))
+    monkeypatch.setattr(_backends, "_failed", {})
+    with pytest.raises(type(error), match=str(error)):
+        hm.kernels.shm(x, x, x, x, x)
+    assert not _backends._failed
+    assert not recwarn
+
+
+def test_words_in_an_error_do_not_decide(monkeypatch):
+    """A kernel that needs more shared memory than the device has is one that another backend replaces."""
+    x = torch.randn(1, 3, 4)
+    monkeypatch.setitem(BACKENDS, "cpu", failing(BACKENDS["cpu"], RuntimeError("out of resource: shared memory, inference tensor")))
+    monkeypatch.setattr(_backends, "_failed", {})
+    with pytest.warns(RuntimeWarning, match="failed for this call"):
+        hm.kernels.shm(x, x, x, x, x)
+    with torch.inference_mode(), pytest.warns(RuntimeWarning, match="failed for this call"):
+        hm.kernels.shm(*(y.clone() for y in (x, x, x, x, x)))
+
+
+def test_no_warning_where_the_slower_backend_fails_as_well(monkeypatch, recwarn):
+    x = torch.randn(1, 3, 4)
+    for name in ("cpu", "scan"):
+        monkeypatch.setitem(BACKENDS, name, failing(BACKENDS[name], RuntimeError(f"{name}: cannot allocate")))
+    monkeypatch.setattr(_backends, "_failed", {})
+    with pytest.raises(RuntimeError, match="scan: cannot allocate"):
+        hm.kernels.shm(x, x, x, x, x)
+    assert not recwarn
+
+
+def test_too_little_memory_for_a_probe_is_not_the_backends_fault(monkeypatch):
+    x = torch.randn(1, 3, 4)
+    monkeypatch.setattr(_backends, "_working", set())
+    monkeypatch.setattr(_backends, "_failed", {})
+    with monkeypatch.context() as full:
+        full.setitem(BACKENDS, "cpu", lambda *args: (_ for _ in ()).throw(torch.OutOfMemoryError("full")))
+        with pytest.raises(torch.OutOfMemoryError):
+            hm.kernels.shm(x, x, x, x, x)
+    assert not _backends._failed
+    hm.kernels.shm(x, x, x, x, x)
 
 
 def test_forward_mode_is_exact_or_refused():

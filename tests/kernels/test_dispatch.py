@@ -44,7 +44,7 @@ def broken(calls, fine=0):
 @pytest.mark.parametrize("fine", [0, 1], ids=["fails-when-probed", "fails-later"])
 def test_failing_backend_falls_back_with_one_warning(monkeypatch, fine):
     calls = []
-    monkeypatch.setitem(shm_module._TABLE, "cpu", broken(calls, fine))
+    monkeypatch.setitem(shm_module.BACKENDS, "cpu", broken(calls, fine))
     args = vectors()
     with pytest.warns(RuntimeWarning, match="backend 'cpu' of shm failed on cpu .*no compiler found") as seen:
         h, M = kernels.shm(**args)
@@ -62,7 +62,7 @@ def test_failing_backend_falls_back_with_one_warning(monkeypatch, fine):
 @pytest.mark.usefixtures("fresh_backends")
 def test_wrong_numbers_count_as_failure(monkeypatch):
     """The probe compares: a backend that computes nonsense is not trusted."""
-    monkeypatch.setitem(shm_module._TABLE, "cpu", lambda *args: tuple(x + 1 for x in shm_module.shm_reference(*args)))
+    monkeypatch.setitem(shm_module.BACKENDS, "cpu", lambda *args: tuple(x + 1 for x in shm_module.shm_reference(*args)))
     args = vectors()
     with pytest.warns(RuntimeWarning, match="AssertionError"):
         h, _ = kernels.shm(**args)
@@ -71,7 +71,7 @@ def test_wrong_numbers_count_as_failure(monkeypatch):
 
 @pytest.mark.usefixtures("fresh_backends")
 def test_backend_asked_for_by_name_does_not_fall_back(monkeypatch):
-    monkeypatch.setitem(shm_module._TABLE, "cpu", broken([]))
+    monkeypatch.setitem(shm_module.BACKENDS, "cpu", broken([]))
     with pytest.raises(RuntimeError, match="no compiler found"):
         kernels.shm(**vectors(), backend="cpu")
 

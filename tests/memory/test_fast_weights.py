@@ -103,11 +103,10 @@ def test_a_compiler_does_not_unroll_the_steps(name):
         return graph
 
     memory, x = hm.make_memory(name, 4, 3, memory_size=6), torch.randn(2, 40, 4)
-    memory.resets_only_at_start = True
     reset = torch.arange(40).expand(2, 40) == 0
-    compiled, want = torch.compile(memory, backend=count), memory(x, None, reset)
+    compiled, want = torch.compile(memory, backend=count), memory(x, None, reset, resets_only_at_start=True)
     for _ in range(3):
-        got, state = compiled(x, None, reset)
+        got, state = compiled(x, None, reset, resets_only_at_start=True)
     torch.testing.assert_close((got, *state), (want[0], *want[1]))
     assert 1 <= len(sizes) <= 6
     assert max(sizes) < 80

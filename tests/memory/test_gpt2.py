@@ -122,19 +122,17 @@ def test_one_layer_forgets_exactly_what_leaves_the_window(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("T", [5, 12])
-def test_promises_change_nothing_but_the_cost(rule, T):
+def test_hints_change_nothing_but_the_cost(rule, T):
     memory, x = build(rule, window=8), torch.randn(3, T, 4).double()
     _, past = memory(torch.randn(3, 6, 4).double())
     reset = torch.zeros(3, T, dtype=torch.bool)
     reset[1, 0] = True
     want, want_state = memory(x, past, reset)
-    memory.resets_only_at_start = True
-    got, state = memory(x, past, reset)
+    got, state = memory(x, past, reset, resets_only_at_start=True)
     torch.testing.assert_close((got, *state), (want, *want_state))
-    memory.resets_only_at_start, reset = False, torch.ones(3, 1, dtype=torch.bool) & (torch.arange(T) == 0)
+    reset = torch.ones(3, 1, dtype=torch.bool) & (torch.arange(T) == 0)
     want, want_state = memory(x, past, reset)
-    memory.resets_only_at_start = memory.starts_fresh = True
-    got, state = memory(x, past, reset)
+    got, state = memory(x, past, reset, resets_only_at_start=True, starts_fresh=True)
     torch.testing.assert_close((got, *state), (want, *want_state))
 
 
@@ -145,8 +143,7 @@ def test_a_fresh_sequence_takes_plain_causal_attention(monkeypatch):
     monkeypatch.setattr(Block, "_attend", lambda self, q, kv, mask, causal=False: calls.append((kv.shape[1], mask, causal))
                         or attend(self, q, kv, mask, causal))
     memory(x)
-    memory.resets_only_at_start = memory.starts_fresh = True
-    memory(x, memory.initial_state(3), torch.ones(3, 9, dtype=torch.bool))
+    memory(x, memory.initial_state(3), torch.ones(3, 9, dtype=torch.bool), resets_only_at_start=True, starts_fresh=True)
     assert calls == [(9, None, True)] * 4
 
 

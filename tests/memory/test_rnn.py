@@ -72,13 +72,12 @@ def test_output_map(kind):
     assert mapped.state_size == {"gru": 5, "lstm": 10}[kind]
 
 
-def test_promise_of_resets_at_the_start(kind):
-    """With resets_only_at_start the first column alone is looked at; kept promises change nothing."""
+def test_hint_of_resets_at_the_start(kind):
+    """With resets_only_at_start only the first column is looked at; a true hint changes nothing."""
     memory, x, state, reset = problem(kind)
     reset[:, 1:] = False
     want, want_state = memory(x, state, reset)
-    memory.resets_only_at_start = True
-    got, got_state = memory(x, state, reset)
+    got, got_state = memory(x, state, reset, resets_only_at_start=True)
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(got_state, want_state)
 

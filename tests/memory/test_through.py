@@ -1,4 +1,4 @@
-"""What agents ask of a memory beside the interface: a layer on top of it, and a promise about resets. Neither changes a result."""
+"""What agents ask of a memory besides the interface: a layer on top of it, and hints about resets. Neither changes a result."""
 
 import pytest
 import torch
@@ -40,30 +40,91 @@ def test_a_hooked_layer_is_called():
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("first", [True, False])
-def test_a_promise_about_resets_changes_nothing(name, first):
+def test_a_hint_about_resets_changes_nothing(name, first):
     torch.manual_seed(0)
     memory = hm.make_memory(name, 6, 7, memory_size=8).double()
     x, reset = torch.randn(4, 9, 6).double(), torch.zeros(4, 9, dtype=torch.bool)
     reset[:, 0] = torch.tensor([first, False, first, True])
     state = memory(x, memory.initial_state(4))[1]
     wanted, last = memory(x, state, reset)
-    memory.resets_only_at_start = True
-    got, state = memory(x, state, reset)
+    got, state = memory(x, state, reset, **memory.hints(True, False))
     torch.testing.assert_close(got, wanted)
     for a, b in zip(states.tensors(state), states.tensors(last), strict=True):
         torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_promise_of_fresh_sequences_changes_nothing(name):
+def test_a_hint_of_fresh_sequences_changes_nothing(name):
     torch.manual_seed(0)
     memory = hm.make_memory(name, 6, 7, memory_size=8).double()
     x, reset = torch.randn(4, 9, 6).double(), torch.zeros(4, 9, dtype=torch.bool)
     reset[:, 0] = True
     state = memory(x, memory.initial_state(4))[1]
     wanted = memory(x, state, reset)[0]
-    memory.resets_only_at_start = memory.starts_fresh = True
-    torch.testing.assert_close(memory(x, state, reset)[0], wanted)
-    step, _ = memory.step(x[:, 0], state, torch.zeros(4, dtype=torch.bool))      # single steps may still go on from a state
-    memory.resets_only_at_start = memory.starts_fresh = False
-    torch.testing.assert_close(step, memory.step(x[:, 0], state, torch.zeros(4, dtype=torch.bool))[0])
+    torch.testing.assert_close(memory(x, state, reset, **memory.hints(True, True))[0], wanted)
+    none = torch.zeros(4, 1, dtype=torch.bool)
+    step, _ = memory(x[:, :1], state, none, **memory.hints(True, True))          # a single step may still continue from a state
+    torch.testing.assert_close(step[:, 0], memory.step(x[:, 0], state, none[:, 0])[0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_through_passes_the_hints_on(name, monkeypatch):
+    memory, layer, given = hm.make_memory(name, 6, 20, memory_size=8), torch.nn.Linear(20, 5), []
+    place = "_forward" if isinstance(memory, hm.SHM) else "forward"
+    plain = getattr(memory, place)
+    monkeypatch.setattr(memory, place, lambda *args, **options: given.append((args[-2:], options)) or plain(*args, **options))
+    reset = torch.arange(3).expand(2, 3) == 0
+    memory.through(layer, torch.randn(2, 3, 6), None, reset, resets_only_at_start=True, starts_fresh=True)
+    (last, options), = given
+    assert last == (True, True) if place == "_forward" else options == dict.fromkeys(memory._hints, True)
+
+
+HINTED = {"shm": 2, "shm-paper": 2, "shm-release": 2, "hebbian": 2, "linear_attention": 2, "fwp": 2, "mlstm": 2, "gpt2": 2,
+          "gru": 1, "lstm": 1, "fast_weights": 1, "dnc": 1, "ffm": 0, "s6": 0, "none": 0}      # how many of the hints each can use
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_which_memories_take_hints(name):
+    assert len(hm.make_memory(name, 6, 20, memory_size=8)._hints) == HINTED[name]
+
+
+class Plain(hm.GRU):
+    """A forward with the interface's three arguments, as other people write it."""
+
+    def forward(self, x, state=None, reset=None):
+        return super().forward(x, state, reset)
+
+
+class Half(hm.GRU):
+    def forward(self, x, state=None, reset=None, *, starts_fresh=False):
+        self.seen = starts_fresh
+        return super().forward(x, state, reset)
+
+
+class Inherits(Half):
+    pass
+
+
+def test_a_forward_without_hints_works_and_ignores_them():
+    torch.manual_seed(0)
+    x, layer = torch.randn(2, 3, 6), torch.nn.Linear(8, 5)
+    reset = torch.arange(3).expand(2, 3) == 0
+    memory = Plain(6, None, 8)
+    assert memory.hints(True, True) == {}
+    got, _ = memory.through(layer, x, None, reset, resets_only_at_start=True, starts_fresh=True)
+    torch.testing.assert_close(got, layer(memory(x, None, reset)[0]))
+    for kind in (Half, Inherits):
+        memory = kind(6, None, 8)
+        memory.through(layer, x, None, reset, resets_only_at_start=True, starts_fresh=True)
+        assert memory.seen is True
+
+
+def test_hints_compile_in_one_graph():
+    torch._dynamo.reset()
+    memory, layer = hm.make_memory("hebbian", 6, 8, memory_size=8), torch.nn.Linear(8, 5)
+    x, reset = torch.randn(2, 3, 6), torch.arange(3).expand(2, 3) == 0
+
+    def call(x, reset):
+        return memory.through(layer, x, None, reset, resets_only_at_start=True, starts_fresh=True)[0]
+
+    torch.testing.assert_close(torch.compile(call, backend="eager", fullgraph=True)(x, reset), call(x, reset))

@@ -20,8 +20,8 @@ from gymnasium.spaces import Box, MultiDiscrete
 from torch import Tensor
 
 from .. import envs
+from ..cuda_graphs import record
 from ..devices import find_device
-from ..training.graphs import record
 from . import timing
 
 ROUNDS = 5

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from .._version import __version__
-from ..training.graphs import record
+from ..cuda_graphs import record
 
 DISTURBED = 0.1               # share of the CPU taken by other programs; more than this is said beside the numbers
 Call = Callable[[int], Any]   # the argument counts calls, so that inputs can be rotated

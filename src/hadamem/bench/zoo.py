@@ -140,11 +140,10 @@ class Contest:
         return calls
 
     def _learner(self, memory: Memory, reset: Tensor, whole: bool) -> timing.Call:
-        state = memory.initial_state(self.settings.batch)
+        state, hints = memory.initial_state(self.settings.batch), memory.hints(whole, whole)
 
         def forward(x: Tensor) -> Tensor:
-            memory.resets_only_at_start = memory.starts_fresh = whole
-            return memory(x, state, reset)[0]
+            return memory(x, state, reset, **hints)[0]
 
         return self._gradients(memory, forward)
 
@@ -185,7 +184,6 @@ class Contest:
 
         @torch.no_grad()
         def call(i: int) -> Any:
-            memory.resets_only_at_start = memory.starts_fresh = False
             return memory.step(self.x1[i % COPIES], state, reset)
 
         return call

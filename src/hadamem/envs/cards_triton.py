@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._random_cuda import on
-from .._random_kernels import integer_below
+from ..random.kernels import integer_below
+from ..random.triton import on
 
 
 @triton.jit

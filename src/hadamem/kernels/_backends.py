@@ -13,12 +13,16 @@ import torch
 from torch.autograd import forward_ad
 
 NAMES = ("reference", "scan", "cpu", "triton")
-OPS = {   # the backends of each
-    "shm": NAMES, "hadamard": NAMES, "diagonal": NAMES, "selective": NAMES, "additive": NAMES[:2], "delta": NAMES[:2],
-}
+OPS: dict[str, dict[str, Callable[..., Any]]] = {}   # the backends of each, by name; filled by `register`
 PREFERRED = {"cpu": ("cpu", "scan"), "cuda": ("triton", "scan")}   # by device type; anything else takes `scan`
 
 _failed: dict[tuple[str, str, str], str] = {}   # (op, backend, device type) -> what went wrong
+
+
+def register(op: str, table: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    """Make an operation and its backends known. The table stays live: a line added to it is one more backend."""
+    OPS[op] = table
+    return table
 
 
 def interpreting() -> bool:
@@ -72,8 +76,8 @@ def check_name(op: str, backend: str, device_type: str) -> None:
     """Raise unless `backend` is a known name that can run on this kind of device."""
     if backend == "auto":
         return
-    if backend not in OPS.get(op, NAMES):
-        raise ValueError(f"unknown backend {backend!r} for {op}; choose from auto, {', '.join(OPS.get(op, NAMES))}")
+    if backend not in OPS[op]:
+        raise ValueError(f"unknown backend {backend!r} for {op}; choose from auto, {', '.join(OPS[op])}")
     reason = missing(backend, device_type)
     if reason is not None:
         raise ValueError(f"backend={backend!r} of {op} cannot be used: {reason}; use backend='auto' or one of {usable(op)}")
@@ -109,6 +113,7 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
     args = tuple(args)
     if backend != "auto":
         return table[backend](*args)
+    failures: list[str] = []
     for name in (n for n in candidates(op, device_type) if n in table):
         if name in ("cpu", "triton"):
             if _differentiated_by_functorch() or not _probed(op, name, device_type, probe):
@@ -117,18 +122,31 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
                 return table[name](*args)
             try:
                 return table[name](*args)
-            except (ValueError, TypeError, torch.OutOfMemoryError):
+            except _NOT_THE_BACKENDS_FAULT:
                 raise
             except Exception as error:   # a kernel that cannot be built or launched, at all or for this shape
-                if "memory" in str(error) or "nference tensor" in str(error):
-                    raise                # a slower backend needs more of it; or the caller's mistake
+                if _unfit_for_backward(args):
+                    raise
                 _working.discard((op, name, device_type))
                 if _probed(op, name, device_type, probe):
-                    warnings.warn(f"hadamem: backend {name!r} of {op} failed for this call; a slower one takes it. Cause: {error}"[:600],
-                                  RuntimeWarning, stacklevel=4)
+                    failures.append(f"hadamem: backend {name!r} of {op} failed for this call; a slower one takes it. Cause: {error}"[:600])
                 continue
-        return table[name](*args)
+        result = table[name](*args)
+        for failure in failures:   # only now: if the slower one fails too, its error says enough
+            warnings.warn(failure, RuntimeWarning, stacklevel=4)
+        return result
     raise AssertionError("the reference backend is always a candidate")
+
+
+# Errors that no other backend would avoid: a wrong argument, too little memory (a slower backend needs more), a broken CUDA context.
+_NOT_THE_BACKENDS_FAULT: tuple[type[Exception], ...] = (
+    ValueError, TypeError, MemoryError, torch.OutOfMemoryError, *([torch.AcceleratorError] if hasattr(torch, "AcceleratorError") else []))
+
+
+def _unfit_for_backward(args: tuple[Any, ...]) -> bool:
+    """Whether a tensor made in inference mode is to be saved for a backward pass, which PyTorch refuses in any backend."""
+    given = [x for x in args if isinstance(x, torch.Tensor)]
+    return torch.is_grad_enabled() and any(x.requires_grad for x in given) and any(x.is_inference() for x in given)
 
 
 _working: set[tuple[str, str, str]] = set()
@@ -155,6 +173,8 @@ def _probed(op: str, name: str, device_type: str, probe: Callable[[str, str], No
     if device_type == "cuda" and torch.cuda.is_current_stream_capturing():
         return True      # nothing else may run on the GPU now: trust it
     error = _failure(lambda: probe(name, device_type))
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        raise error          # says nothing about the backend
     if error is not None:
         give_up(op, name, device_type, error)
         return False
@@ -163,7 +183,7 @@ def _probed(op: str, name: str, device_type: str, probe: Callable[[str, str], No
 
 
 def _failure(call: Callable[[], None]) -> Exception | None:
-    """What `call` raises in a thread of its own, where none of the caller's modes hold (inference, tracing, transforms, default device)."""
+    """What `call` raises in another thread, which the caller's modes do not reach (inference, autocast, transforms, default device)."""
     errors: list[Exception] = []
 
     def run() -> None:

@@ -1,7 +1,11 @@
 """What the numba kernels share: compiling with a cache that may be absent, and spreading work over threads.
 
-Threads are Python's, around kernels that release the GIL; handing out the pieces costs 5 us. numba's own (`prange`) end
-the process when two Python threads call at once (layer workqueue) or after a fork (layer omp with GNU OpenMP).
+Threads are Python's, around kernels that release the GIL; handing out the pieces costs 5 us. numba's own threads (`prange`) abort the
+process when two Python threads call at once (layer workqueue) or after a fork (layer omp with GNU OpenMP).
+
+`jit(counts_references=False)` uses a private option of numba, `_nrt=False`: no code that counts references to arrays is generated. numba
+generates it also in kernels that neither create nor keep an array; in those of `shm` it ran for every two rows and took up to a tenth of
+the time. A kernel compiled so must not create arrays. Tried with numba 0.68.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ COARSE_BELOW = 2 ** 22   # one piece per thread: starting a piece needs the GIL,
 PIECES_PER_THREAD = 4    # of larger work: a thread that is held up leaves its later pieces to the others
 
 
-def jit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+def jit(counts_references: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """numba.njit with a cache on disk, or without one where no folder can be written."""
+    if not counts_references:
+        options["_nrt"] = False
 
     def compile_lazily(function: Callable[..., Any]) -> Any:
         try:

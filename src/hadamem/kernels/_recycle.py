@@ -1,8 +1,11 @@
-"""New tensors in the memory of old ones, for a large result at every acting step.
+"""New tensors in the memory of freed ones: a large result at every acting step, without page faults.
 
-The C library gives freed memory of this size back to the system at times of its own choosing; then the next tensor costs a page fault per
-4 KB, a millisecond where the step itself takes a quarter. Here memory comes back only after the last tensor, view or array using it is gone
-(the tensor's storage owns a loan, and the loan's end returns the memory), and few blocks are kept.
+Why: the C library may return freed memory of this size to the system at any time. The next tensor then costs a page fault per 4 KB, in all
+a millisecond, where the acting step itself takes a quarter of one.
+
+How: a tensor from `empty` is built on a numpy array (`_Loan`) that torch keeps alive as long as any tensor, view or array uses the memory.
+When the loan is deleted, its memory goes onto a short list (`_idle`), from which the next tensor of that size takes it. So memory is never
+reused while in use, and at most KEPT unused blocks are held.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-KEPT = 4                  # blocks without a user
+KEPT = 4                  # unused blocks held at most
 SMALLEST = 2 ** 16        # floats: below, the C library keeps the memory itself
 LARGEST = 2 ** 23         # floats: above, a page fault is little beside the work on the page
 
@@ -24,7 +27,7 @@ _idle: deque[Any] = deque(maxlen=KEPT)   # float32 arrays; the oldest is dropped
 
 class _Loan(np.ndarray):
     def __del__(self) -> None:
-        if _idle is not None:   # None while the interpreter ends
+        if _idle is not None:   # None while the interpreter shuts down
             _idle.append(self.base)
 
 

@@ -1,8 +1,12 @@
-"""Sixteen float32 numbers as one value in numba code, and access to memory by address.
+"""Sixteen float32 numbers as one value in numba code, and access to memory by address. Used by `shm/act_cpu.py` alone.
 
-What numba leaves to LLVM's vectoriser (which numbers stay in registers, which loop becomes vectors) is written down here. LLVM cuts the
-vectors to the size of the machine's registers. An address is an int, `x.data_ptr()`: a kernel with twenty tensors then takes one array of
-addresses, where numba would spend a microsecond on each tensor. Nothing checks bounds; the caller has checked the shapes.
+Why vectors: in plain numba, LLVM's vectoriser decides which loops become vector instructions and which numbers stay in registers. Here
+both are written down. LLVM splits the vectors to fit the machine's registers.
+
+Why addresses: numba spends a microsecond on every tensor argument. A kernel with twenty tensors takes one array of addresses
+(`x.data_ptr()`) instead. Nothing checks bounds: the caller must have checked the shapes, and must keep the tensors alive.
+
+The functions are LLVM instructions added to numba by its public `numba.extending.intrinsic`.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import lookup
+from . import options as _options
 from . import own
 from .base import Memory
 from .calibration import Calibration, Factors
@@ -56,6 +57,16 @@ def make_memory(name: str, input_size: int, output_size: int | None = None, **op
     return own.build_memory(name, find_memory(name), input_size, output_size, options)
 
 
+def resolve_options(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """All options that `make_memory(name, ..., **options)` builds with: defaults spelled out, "auto" replaced by what it stands for.
+
+    `make_memory(name, ..., **resolve_options(name, options))` builds the same memory, also after a default has changed. The values are
+    plain ones for a config file. `backend` may still be "auto": it is chosen anew on each machine. Of other people's classes and functions
+    only what their signatures tell is known; what they take as **kwargs is in the result if it was given.
+    """
+    return _options.resolve(find_memory(name), dict(options or {}))
+
+
 def find_memory(name: str) -> Callable[..., Memory]:
     """The class or function behind a name of `make_memory`; a ValueError says what is wrong with the name."""
     if isinstance(name, str) and name in MEMORIES:
@@ -85,4 +96,5 @@ def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, 
 
 
 __all__ = ["DNC", "FFM", "FWP", "GPT2", "GRU", "LSTM", "MLSTM", "S6", "SHM", "Calibration", "Factors", "FastWeights", "Hebbian",
-           "LinearAttention", "Memory", "NoMemory", "find_memory", "list_memories", "make_memory", "register_memory"]
+           "LinearAttention", "Memory", "NoMemory", "find_memory", "list_memories", "make_memory", "register_memory",
+           "resolve_options"]

@@ -37,7 +37,8 @@ class MatrixMemory(Memory):
         device, dtype = self.state_options(device, dtype)
         return self.state_type(*(torch.zeros(batch_size, *shape, device=device, dtype=dtype) for shape in self.state_shapes()))
 
-    def begin(self, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Any, Tensor | None]:
+    def begin(self, x: Tensor, state: Any, reset: Tensor | None, resets_only_at_start: bool,
+              starts_fresh: bool) -> tuple[Any, Tensor | None]:
         """Check a call; the state to start from, and the resets that are left to do."""
         self.check_inputs(x, state, reset)
         if state is None:
@@ -45,10 +46,10 @@ class MatrixMemory(Memory):
         for name, s, shape in zip(state._fields, state, self.state_shapes(), strict=True):
             check_state(name, s, shape)
         state = self.widen(state)
-        if reset is None or not self.resets_only_at_start or x.shape[1] == 1:
+        if reset is None or not resets_only_at_start or x.shape[1] == 1:
             return state, reset
         fresh = states.apply(torch.zeros_like, state)
-        return fresh if self.starts_fresh else states.where(reset[:, 0], fresh, state), None
+        return fresh if starts_fresh else states.where(reset[:, 0], fresh, state), None
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}"

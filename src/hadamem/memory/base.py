@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import operator
@@ -14,6 +15,8 @@ from ..kernels._backends import OPS
 from ..kernels._checks import check_reset
 from ..states import State
 
+HINTS = ("resets_only_at_start", "starts_fresh")   # of a caller that knows its sequences, see Memory
+
 
 class Memory(nn.Module):
     """Maps a batch of step features to memory readouts, carrying state between calls.
@@ -24,13 +27,21 @@ class Memory(nn.Module):
     - the state is a NamedTuple of tensors with the batch as first axis; it goes in and comes out, the module never stores or changes it;
     - reset[b, t] means that step t of row b opens a new episode: the old state is dropped *before* x[b, t] is read, by selection;
     - one whole sequence, any split of it with the state carried, and single steps give the same outputs.
+
+    `forward` may take two more keyword arguments, hints by which a caller that knows its sequences saves time. They change no result:
+
+    - resets_only_at_start: only the first step of a sequence can open an episode, reset[:, 1:] is all False;
+    - starts_fresh: the first step of every row opens one (in sequences longer than one step), so the state that comes in is not needed.
     """
 
     input_size: int
     output_size: int
     state_type: type | None = None   # the NamedTuple of its states, if forward() should refuse any other
-    resets_only_at_start: bool = False   # the caller's promise that only the first step of a sequence opens an episode; may make it faster
-    starts_fresh: bool = False           # and that the first step of every sequence (longer than one step) does
+    _hints: tuple[str, ...] = ()     # those of HINTS that forward() takes, found once per class
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._hints = tuple(name for name in HINTS if name in inspect.signature(cls.forward).parameters)
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                       generator: torch.Generator | None = None) -> State:
@@ -52,10 +63,24 @@ class Memory(nn.Module):
         y, state = self.forward(x[:, None], state, reset[:, None] if isinstance(reset, Tensor) else reset)
         return y[:, 0], state
 
-    def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
-        """`layer` on what `forward` gives. A memory that ends in a linear layer itself may multiply the two out, which is cheaper."""
-        y, state = self.forward(x, state, reset)
+    def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None, *,
+                resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, State]:
+        """`layer` on what `forward` gives. A memory that ends in a linear layer itself may multiply the two out, which is cheaper.
+
+        The hints are passed on to a `forward` that takes them.
+        """
+        y, state = self.forward(x, state, reset, **self.hints(resets_only_at_start, starts_fresh))
         return layer(y), state
+
+    def hints(self, resets_only_at_start: bool, starts_fresh: bool) -> dict[str, bool]:
+        """The keyword arguments among these that `forward` takes: memory(x, state, reset, **memory.hints(True, True))."""
+        given = {"resets_only_at_start": resets_only_at_start, "starts_fresh": starts_fresh}
+        return {name: given[name] for name in self._hints}
+
+    @classmethod
+    def choose_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """The constructor's options with those replaced that leave a choice to the class ("auto", None); see `memory.resolve_options`."""
+        return options
 
     @property
     def state_size(self) -> int:

@@ -95,13 +95,13 @@ class DNC(Memory):
         return {"M": (N, W), "read_weights": (R, N), "write_weights": (N,), "usage": (A,), "links": (K, K), "precedence": (K,),
                 "reads": (R * W,), "h": (C,), "c": (C,)}
 
-    def forward(self, x, state=None, reset=None):
+    def forward(self, x, state=None, reset=None, *, resets_only_at_start=False):
         self.check_inputs(x, state, reset)
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
         for name, shape in self._shapes().items():
             check_state(name, getattr(state, name), shape)
         state = self.widen(state)
-        if reset is not None and (self.resets_only_at_start or x.shape[1] == 1):
+        if reset is not None and (resets_only_at_start or x.shape[1] == 1):
             state, reset = where(reset[:, 0], self.initial_state(1, x.device, state.M.dtype), state), None
         z, state = self._steps(self.input(x).to(state.M.dtype), state, reset)
         y = z.to(x.dtype)

@@ -53,13 +53,13 @@ class FastWeights(Memory):
         return FastWeightsState(torch.zeros(batch_size, H, H, device=device, dtype=dtype),
                                 torch.zeros(batch_size, H, device=device, dtype=dtype))
 
-    def forward(self, x, state=None, reset=None):
+    def forward(self, x, state=None, reset=None, *, resets_only_at_start=False):
         self.check_inputs(x, state, reset)
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
         check_state("M", state.M, (self.memory_size, self.memory_size))
         check_state("h", state.h, (self.memory_size,))
         M, h = self.widen(state)
-        if reset is not None and (self.resets_only_at_start or x.shape[1] == 1):
+        if reset is not None and (resets_only_at_start or x.shape[1] == 1):
             M, h, reset = torch.where(reset[:, :1, None], 0.0, M), torch.where(reset[:, :1], 0.0, h), None
         hs, M, h = self._steps(self.input(x).to(h.dtype), M, h, reset)
         y = hs.to(x.dtype)

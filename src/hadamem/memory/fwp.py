@@ -55,9 +55,10 @@ class FWP(MatrixMemory):
     def state_shapes(self):
         return ((self.memory_size, self.memory_size),)
 
-    def forward(self, x: Tensor, state: FWPState | None = None, reset: Tensor | None = None) -> tuple[Tensor, FWPState]:
+    def forward(self, x: Tensor, state: FWPState | None = None, reset: Tensor | None = None, *, resets_only_at_start: bool = False,
+                starts_fresh: bool = False) -> tuple[Tensor, FWPState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T."""
-        state, reset = self.begin(x, state, reset)
+        state, reset = self.begin(x, state, reset, resets_only_at_start, starts_fresh)
         x = x if self.norm is None else self.norm(x)
         layers = [self.key, self.query, self.value, self.shortcut]
         k, q, v, shortcut, *rest = project(x, *layers, *([] if self.beta is None else [self.beta]))

@@ -50,7 +50,7 @@ class GPT2(Memory):
         self.input_size = check_size("input_size", input_size)
         self.memory_size = width = check_size("memory_size", memory_size)
         self.output_size = width if output_size is None else check_size("output_size", output_size)
-        self.heads = next(n for n in (4, 3, 2, 1) if width % n == 0) if heads is None else check_size("heads", heads)
+        self.heads = _heads(width) if heads is None else check_size("heads", heads)
         self.layers, self.window = check_size("layers", layers), check_size("window", window)
         self.dropout, self.past_window = check_number("dropout", dropout), past_window
         if width % self.heads:
@@ -68,6 +68,12 @@ class GPT2(Memory):
                 nn.init.normal_(module.weight, 0.0, 0.02)
                 nn.init.zeros_(module.bias)
 
+    @classmethod
+    def choose_options(cls, options):
+        if options.get("heads", 0) is None and "memory_size" in options:
+            return {**options, "heads": _heads(check_size("memory_size", options["memory_size"]))}
+        return options
+
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):
         check_size("batch_size", batch_size)
         device, dtype = self.state_options(device, dtype)
@@ -78,15 +84,15 @@ class GPT2(Memory):
         slides = self.past_window == "slide"
         return self.layers if slides else 1, self.window - 1, (2 if slides else 1) * self.memory_size
 
-    def forward(self, x, state=None, reset=None):
+    def forward(self, x, state=None, reset=None, *, resets_only_at_start=False, starts_fresh=False):
         self.check_inputs(x, state, reset)
         if state is not None:
             self._check_state(state)
             state = self.widen(state)
         B, T = x.shape[:2]
-        fresh = state is None or (reset is not None and self.starts_fresh and T > 1)   # nothing before these steps counts
+        fresh = state is None or (reset is not None and starts_fresh and T > 1)   # nothing before these steps counts
         dtype = self.state_options(None, None)[1] if state is None else state.past.dtype
-        position = self._positions(None if fresh else state.position, reset, T, x.device)      # [B or 1, T]
+        position = self._positions(None if fresh else state.position, reset, T, x.device, resets_only_at_start)      # [B or 1, T]
         past, e, opens = None if fresh else state.past, self.map(x), reset if T == 1 else None
         if self.past_window == "slide":
             z, known = self._slide(e, past, position, opens)
@@ -96,13 +102,14 @@ class GPT2(Memory):
         y = y if self.out is None else self.out(y)
         return y, GPT2State(self._keep(known, position, dtype), (position[:, -1] + 1).expand(B).clone())
 
-    def _positions(self, past: Tensor | None, reset: Tensor | None, T: int, device: torch.device) -> Tensor:
+    def _positions(self, past: Tensor | None, reset: Tensor | None, T: int, device: torch.device,
+                   resets_only_at_start: bool) -> Tensor:
         """The step within its episode [B, T], or [1, T] where all rows share it."""
         t = torch.arange(T, device=device)[None]
         carried = t if past is None else past[:, None] + t
         if reset is None:
             return carried
-        if T == 1 or self.resets_only_at_start:
+        if T == 1 or resets_only_at_start:
             return carried if past is None else torch.where(reset[:, :1], t, carried)
         opened = torch.where(reset, t, -1).cummax(dim=1).values
         return torch.where(opened >= 0, t - opened, carried)
@@ -181,3 +188,7 @@ class GPT2(Memory):
     def extra_repr(self) -> str:
         return (f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, heads={self.heads}, layers={self.layers}, "
                 f"window={self.window}, past_window={self.past_window!r}")
+
+
+def _heads(width: int) -> int:
+    return next(n for n in (4, 3, 2, 1) if width % n == 0)

@@ -46,9 +46,10 @@ class Hebbian(MatrixMemory):
     def state_shapes(self):
         return ((self.memory_size, self.memory_size),)
 
-    def forward(self, x: Tensor, state: HebbianState | None = None, reset: Tensor | None = None) -> tuple[Tensor, HebbianState]:
+    def forward(self, x: Tensor, state: HebbianState | None = None, reset: Tensor | None = None, *, resets_only_at_start: bool = False,
+                starts_fresh: bool = False) -> tuple[Tensor, HebbianState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T."""
-        state, reset = self.begin(x, state, reset)
+        state, reset = self.begin(x, state, reset, resets_only_at_start, starts_fresh)
         k, q = project(x, self.key, self.query)
         after = kernels.additive(k, k, q, M0=state.M, reset=reset, backend=self.backend)
         y = F.layer_norm(after.h, (self.memory_size,)) if self.read_norm else after.h

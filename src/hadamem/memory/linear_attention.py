@@ -46,10 +46,10 @@ class LinearAttention(MatrixMemory):
     def state_shapes(self):
         return (self.memory_size, self.memory_size), (self.memory_size,)
 
-    def forward(self, x: Tensor, state: LinearAttentionState | None = None,
-                reset: Tensor | None = None) -> tuple[Tensor, LinearAttentionState]:
+    def forward(self, x: Tensor, state: LinearAttentionState | None = None, reset: Tensor | None = None, *,
+                resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, LinearAttentionState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T."""
-        state, reset = self.begin(x, state, reset)
+        state, reset = self.begin(x, state, reset, resets_only_at_start, starts_fresh)
         x = x if self.norm is None else self.norm(x)
         k, q, v, shortcut = project(x, self.key, self.query, self.value, self.shortcut)
         k, q = (F.elu(at_least_float32(z)) + 1 for z in (k, q))

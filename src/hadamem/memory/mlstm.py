@@ -57,9 +57,10 @@ class MLSTM(MatrixMemory):
     def state_shapes(self):
         return (self.memory_size, self.memory_size), (self.memory_size,), ()
 
-    def forward(self, x: Tensor, state: MLSTMState | None = None, reset: Tensor | None = None) -> tuple[Tensor, MLSTMState]:
+    def forward(self, x: Tensor, state: MLSTMState | None = None, reset: Tensor | None = None, *, resets_only_at_start: bool = False,
+                starts_fresh: bool = False) -> tuple[Tensor, MLSTMState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T."""
-        state, reset = self.begin(x, state, reset)
+        state, reset = self.begin(x, state, reset, resets_only_at_start, starts_fresh)
         q, k, v, gate, i, f = project(x, self.query, self.key, self.value, self.gate, self.input_gate, self.forget_gate)
         q, k = at_least_float32(q), k * self.memory_size ** -0.5
         log_gain, log_decay = at_least_float32(i[..., 0]), F.logsigmoid(at_least_float32(f[..., 0]))

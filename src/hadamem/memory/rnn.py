@@ -2,7 +2,7 @@
 
 Library kernels cannot reset a state in the middle. Eagerly, a sequence with resets is cut into episodes, each a row of one packed call;
 without resets inside it is one plain call. Under torch.compile or CUDA graph capture the places of resets may not be looked at, so the
-cell runs step by step with a masked state, unless `resets_only_at_start` promises that only the first step can open an episode.
+cell runs step by step with a masked state, unless the hint `resets_only_at_start` says that only the first step can open an episode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from .base import Memory, check_flag, check_size, check_state
+from .base import Memory, check_size, check_state
 
 
 class GRUState(NamedTuple):
@@ -32,12 +32,11 @@ class _RNN(Memory):
     kind: Callable[..., nn.RNNBase]
     state_type: Any
 
-    def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256, *, resets_only_at_start: bool = False):
+    def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256):
         super().__init__()
         self.input_size = check_size("input_size", input_size)
         self.memory_size = check_size("memory_size", memory_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
-        self.resets_only_at_start = check_flag("resets_only_at_start", resets_only_at_start)
         self.rnn = self.kind(input_size, memory_size, batch_first=True)
         self.out = None if output_size is None else nn.Linear(memory_size, output_size)
 
@@ -56,7 +55,7 @@ class _RNN(Memory):
         """Whether cuDNN would have to gather the weights. Moving them without need would pull them from under a captured CUDA graph."""
         return len({w.untyped_storage().data_ptr() for w in self.rnn.parameters()}) > 1
 
-    def forward(self, x, state=None, reset=None):
+    def forward(self, x, state=None, reset=None, *, resets_only_at_start=False):
         self.check_inputs(x, state, reset)
         state = self.initial_state(x.shape[0], device=x.device) if state is None else state
         for name, s in zip(state._fields, state, strict=True):
@@ -66,7 +65,7 @@ class _RNN(Memory):
             self.rnn.flatten_parameters()     # a copied module's weights lie apart
         wide, narrow = state[0].dtype, self.rnn.weight_ih_l0.dtype
         x, state = x.to(narrow), tuple(s.to(narrow) for s in state)
-        if reset is None or x.shape[1] == 1 or self.resets_only_at_start:
+        if reset is None or x.shape[1] == 1 or resets_only_at_start:
             y, state = self._plain(x, state if reset is None else _clear(reset[:, 0], state))
         elif torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
             y, state = self._masked_loop(x, state, reset)

@@ -12,11 +12,14 @@ from torch import Tensor, nn
 from .. import kernels
 from ..states import State
 from . import _acting
-from .base import Memory, check_flag, check_number, check_size
+from .base import Memory, check_backend, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
+from .options import form
 
 CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
 WIDE = 192     # columns: with 64 rows cuBLAS takes 26 us for a product of 136 to 176 of them, 9 for 128, and 3 from 184 on (H200)
+PAPER = {"row_mode": "step", "theta_init": 1.0, "read_norm": False, "clip": None}   # options of SHM.paper
+RELEASE = {**PAPER, "row_mode": "first"}                                             # and of SHM.release
 
 
 class SHMState(NamedTuple):
@@ -82,15 +85,13 @@ class SHM(Memory):
         self.memory_size = check_size("memory_size", memory_size)
         self.key_size = self.memory_size if key_size is None else check_size("key_size", key_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
-        self.row_mode, self.backend, self.normalize_keys = row_mode, backend, normalize_keys
+        self.row_mode, self.backend, self.normalize_keys = row_mode, check_backend("shm", backend), normalize_keys
         flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut}
         for name, flag in flags.items():
             check_flag(name, flag)
         check_number("theta_init", theta_init)
         if row_mode not in ROW_MODES:
             raise ValueError(f"unknown row_mode {row_mode!r}; choose from {', '.join(ROW_MODES)}")
-        if backend not in ("auto", *kernels.NAMES):
-            raise ValueError(f"unknown backend {backend!r}; choose from auto, {', '.join(kernels.NAMES)}")
         D, V, K = self.input_size, self.memory_size, self.key_size
         if input_norm and D == 1:
             raise ValueError("input_norm would make a single feature constant; pass input_norm=False with input_size=1")
@@ -104,9 +105,9 @@ class SHM(Memory):
         if isinstance(clip, str) and clip != "auto":
             raise ValueError(f"clip must be a positive number, None or 'auto', got {clip!r}")
         if clip == "auto":
-            clip = CLIP if isinstance(self.calibration, Theta | NeuralTheta) else None
+            clip = _auto_clip(self.calibration)
         kernels.check_clip(clip)
-        self.clip: float | None = clip
+        self.clip: float | None = clip   # type: ignore[assignment]
         self.shortcut = nn.Linear(D, V) if shortcut else None
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
         self.out = nn.Linear(V, self.output_size)
@@ -115,18 +116,28 @@ class SHM(Memory):
         self.register_buffer("_padding", torch.zeros(max(self._rounding, WIDE - width), D), persistent=False)
 
     @classmethod
+    @form(PAPER)
     def paper(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
         """The paper's memory: a random row of theta at every step, Xavier start, nothing on the read, no limit.
 
         Additions to the paper, from its released code: `input_norm`, `normalize_keys` and `shortcut`; switch them off by name.
         """
-        form = {"row_mode": "step", "theta_init": 1.0, "read_norm": False, "clip": None}
-        return cls(input_size, output_size, memory_size, **{**form, **options})
+        return cls(input_size, output_size, memory_size, **{**PAPER, **options})
 
     @classmethod
+    @form(RELEASE)
     def release(cls, input_size: int, output_size: int | None = None, memory_size: int = 128, **options: Any) -> SHM:
         """The released code's memory: `SHM.paper` with row 0 of theta at every step."""
-        return cls.paper(input_size, output_size, memory_size, **{"row_mode": "first", **options})
+        return cls(input_size, output_size, memory_size, **{**RELEASE, **options})
+
+    @classmethod
+    def choose_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        chosen = dict(options)
+        if options.get("key_size", 0) is None and "memory_size" in options:
+            chosen["key_size"] = options["memory_size"]
+        if options.get("clip") == "auto" and "calibration" in options:
+            chosen["clip"] = _auto_clip(options["calibration"])
+        return chosen
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
                       generator: torch.Generator | None = None) -> SHMState:
@@ -140,22 +151,23 @@ class SHM(Memory):
         return SHMState(M, torch.randint(1 << 62, (batch_size,), device=source, generator=generator).to(device))
 
     def forward(self, x: Tensor, state: SHMState | None = None, reset: Tensor | None = None,
-                rows: Tensor | None = None) -> tuple[Tensor, SHMState]:
+                rows: Tensor | None = None, *, resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, SHMState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T.
 
         rows [B, T] int64 sets the rows of theta instead of the clock's draw (for tests and published traces).
         """
-        return self._forward(x, state, reset, rows, None)
+        return self._forward(x, state, reset, rows, None, resets_only_at_start, starts_fresh)
 
-    def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None) -> tuple[Tensor, State]:
+    def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None, *,
+                resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, State]:
         """`layer` on what `forward` gives. Its weights and the output layer's are multiplied first, so nothing is `output_size` wide."""
         if not (_acting.is_linear(self.out) and _acting.is_linear(layer)):
-            return super().through(layer, x, state, reset)
+            return super().through(layer, x, state, reset, resets_only_at_start=resets_only_at_start, starts_fresh=starts_fresh)
         last = layer.weight @ self.out.weight, F.linear(self.out.bias, layer.weight, layer.bias)
-        return self._forward(x, state, reset, None, last)
+        return self._forward(x, state, reset, None, last, resets_only_at_start, starts_fresh)
 
     def _forward(self, x: Tensor, state: SHMState | None, reset: Tensor | None, rows: Tensor | None,
-                 last: tuple[Tensor, Tensor] | None) -> tuple[Tensor, SHMState]:
+                 last: tuple[Tensor, Tensor] | None, resets_only_at_start: bool, starts_fresh: bool) -> tuple[Tensor, SHMState]:
         """`forward` with weight and bias `last` in place of the output layer's."""
         self.check_inputs(x, state, reset)
         if state is None:
@@ -169,8 +181,8 @@ class SHM(Memory):
                             "keep what initial_state() gave, or use hm.states.to_vector and from_vector")
         clock = self._clocks(state.clock, x.shape[1], reset)                       # [B, T]
         M: Tensor | None = state.M
-        if reset is not None and self.resets_only_at_start and x.shape[1] > 1:
-            M, reset = None if self.starts_fresh else torch.where(reset[:, 0, None, None], 0.0, state.M), None
+        if reset is not None and resets_only_at_start and x.shape[1] > 1:
+            M, reset = None if starts_fresh else torch.where(reset[:, 0, None, None], 0.0, state.M), None
         x = x if self.norm is None else self.norm(x)
         k, q, v, vc, shortcut, bias = self._project(x)
         C = self._calibrate(x, clock, rows, vc)
@@ -257,6 +269,15 @@ class SHM(Memory):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
+
+
+def _auto_clip(calibration: Any) -> float | Literal["auto"] | None:
+    """What clip="auto" stands for with a calibration: a name, a class or an instance. Of a function, "auto": it is not known yet."""
+    kind = CALIBRATIONS.get(calibration) if isinstance(calibration, str) else calibration
+    kind = type(kind) if isinstance(kind, Calibration) else kind
+    if not isinstance(kind, type):
+        return "auto"
+    return CLIP if issubclass(kind, Theta | NeuralTheta) else None
 
 
 def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:

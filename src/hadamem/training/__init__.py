@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from .. import _lazy
 
 if TYPE_CHECKING:
     from ..runs.config import TrainConfig, make_config
@@ -13,21 +14,10 @@ if TYPE_CHECKING:
     from .run import Run, open_run
     from .trainer import Trainer
 
-_HOMES = {
+__getattr__, __dir__ = _lazy.attach(__name__, {
     "Evaluation": "evaluate", "Policy": "policy", "PolicyState": "policy", "Run": "run", "TrainConfig": "config", "Trainer": "trainer",
     "TrainingFailed": "loop", "load_policy": "policy", "make_config": "config", "open_run": "run",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
-
+})
 
 __all__ = ["Evaluation", "Policy", "PolicyState", "Run", "TrainConfig", "Trainer", "TrainingFailed", "load_policy", "make_config",
            "open_run"]

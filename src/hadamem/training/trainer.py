@@ -17,7 +17,7 @@ from ..agents import AgentSpec
 from ..devices import find_device
 from ..runs.config import TrainConfig
 from .collect import Collector
-from .graphs import capture
+from ..cuda_graphs import capture
 from .inputs import make_inputs
 from .replay import LatestRollout, Replay
 

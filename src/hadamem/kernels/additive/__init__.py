@@ -84,11 +84,11 @@ def additive(
     M0, n0, m0 = ready(M0, B, V, K), ready(n0, B, K) if normalizer else None, ready(m0, B).detach().clamp(-LIMIT, LIMIT) if gated else None
     with without_autocast(v.device.type):
         args = v.to(dtype), k.to(dtype), q.to(dtype), decay, gain, M0, n0, m0, reset
-        h, z, m, M, n = _backends.run("additive", backend, v.device.type, _TABLE, args, _no_probe)
+        h, z, m, M, n = _backends.run("additive", backend, v.device.type, BACKENDS, args, _no_probe)
     return Additive(h.to(q.dtype), M, m, None if z is None else z.to(q.dtype), n)
 
 
-_TABLE = {"reference": additive_reference, "scan": additive_scan}
+BACKENDS = _backends.register("additive", {"reference": additive_reference, "scan": additive_scan})
 
 
 def _no_probe(backend: str, device_type: str) -> None:

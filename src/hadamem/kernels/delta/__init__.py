@@ -38,11 +38,11 @@ def delta(v: Tensor, k: Tensor, q: Tensor, beta: Tensor, M0: Tensor | None = Non
     M0 = torch.zeros(B, V, K, dtype=dtype, device=v.device) if M0 is None else M0.to(dtype)
     with without_autocast(v.device.type):
         args = v.to(dtype), k.to(dtype), q.to(dtype), beta.to(dtype), M0, reset
-        h, M = _backends.run("delta", backend, v.device.type, _TABLE, args, _no_probe)
+        h, M = _backends.run("delta", backend, v.device.type, BACKENDS, args, _no_probe)
     return h.to(q.dtype), M
 
 
-_TABLE = {"reference": delta_reference, "scan": delta_scan}
+BACKENDS = _backends.register("delta", {"reference": delta_reference, "scan": delta_scan})
 
 
 def _no_probe(backend: str, device_type: str) -> None:

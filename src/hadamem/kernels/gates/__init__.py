@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import _backends
+from .._probe import check, ramp
 from .reference import gates_reference
 
 Gates = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
@@ -24,7 +25,7 @@ def gates(P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut
     args = (P, V, K, normalize, calibrated, shortcut)
     if backend not in ("auto", "triton") or P.dtype != torch.float32 or not P.is_cuda:
         return gates_reference(*args)
-    return _backends.run("gates", backend, P.device.type, _TABLE, args, _probe)
+    return _backends.run("gates", backend, P.device.type, BACKENDS, args, _probe)
 
 
 def _triton(*args):
@@ -33,14 +34,9 @@ def _triton(*args):
     return gates_triton(*args)
 
 
-_TABLE = {"reference": gates_reference, "triton": _triton}
+BACKENDS = _backends.register("gates", {"reference": gates_reference, "triton": _triton})
 
 
 def _probe(backend: str, device_type: str) -> None:
-    P = torch.linspace(-1, 1, 2 * 21, device=device_type).reshape(1, 2, 21)
-    options = (4, 4, True, True, True)
-    for got, want in zip(_TABLE[backend](P.requires_grad_(), *options), gates_reference(P, *options), strict=True):
-        assert got is not None
-        assert want is not None
-        torch.testing.assert_close(got, want)
-        got.sum().backward(retain_graph=True)
+    P = ramp(1, 2, 21, device=device_type)
+    check(BACKENDS[backend], gates_reference, (P, 4, 4, True, True, True), tolerance=1e-5)

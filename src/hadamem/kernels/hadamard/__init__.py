@@ -13,7 +13,8 @@ from torch import Tensor
 
 from .. import _backends
 from .._checks import check_reset, check_tensor, compute_dtype, without_autocast
-from ..diagonal import TABLE as CELLS
+from .._probe import check, filled
+from ..diagonal import BACKENDS as CELLS
 from .reference import hadamard_reference
 from .scan import hadamard_scan
 
@@ -50,7 +51,7 @@ def hadamard(
     C, U = C.to(dtype), U.to(dtype)
     M0 = None if M0 is None else M0.to(dtype)
     with without_autocast(U.device.type):
-        M = _backends.run("hadamard", backend, U.device.type, _TABLE, (C, U, M0, reset), _probe)
+        M = _backends.run("hadamard", backend, U.device.type, BACKENDS, (C, U, M0, reset), _probe)
         if q is None:
             return M
         h = torch.matmul(M, q.to(dtype)[..., None])[..., 0]   # eq. 2
@@ -64,12 +65,11 @@ def _on_cells(backend: str) -> Callable[..., Tensor]:
     return run
 
 
-_TABLE = {"reference": hadamard_reference, "scan": hadamard_scan, "cpu": _on_cells("cpu"), "triton": _on_cells("triton")}
+BACKENDS = _backends.register("hadamard", {
+    "reference": hadamard_reference, "scan": hadamard_scan, "cpu": _on_cells("cpu"), "triton": _on_cells("triton"),
+})
 
 
 def _probe(backend: str, device_type: str) -> None:
-    x = torch.full((1, 2, 2, 3), 0.5, device=device_type)
-    C = x.clone().requires_grad_()
-    M = _TABLE[backend](C, x, None, None)
-    M.sum().backward()
-    torch.testing.assert_close(M.detach(), hadamard_reference(x, x, None, None), rtol=1e-4, atol=1e-4)
+    x = filled(1, 2, 2, 3, device=device_type)
+    check(BACKENDS[backend], hadamard_reference, (x, x, None, None))

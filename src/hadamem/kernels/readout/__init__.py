@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import _backends
 from .._ops import is_plain
+from .._probe import check, ramp
 from .reference import readout_reference
 
 MOST_ROWS, MOST_WEIGHTS = 256, 1 << 16   # beyond, the library's matrix product wins
@@ -28,7 +29,7 @@ def readout(h: Tensor, shortcut: Tensor | None, bias: Tensor | None, weight: Ten
     plain = is_plain(*tensors) and all(x.dtype == torch.float32 for x in tensors)
     if not (h.is_cuda and small and acting and plain and backend in ("auto", "triton")):
         return readout_reference(*args)
-    return _backends.run("readout", backend, h.device.type, _TABLE, args, _probe)
+    return _backends.run("readout", backend, h.device.type, BACKENDS, args, _probe)
 
 
 def _triton(*args):
@@ -37,10 +38,10 @@ def _triton(*args):
     return readout_triton(*args)
 
 
-_TABLE = {"reference": readout_reference, "triton": _triton}
+BACKENDS = _backends.register("readout", {"reference": readout_reference, "triton": _triton})
 
 
 def _probe(backend: str, device_type: str) -> None:
-    h = torch.linspace(-1, 1, 2 * 5, device=device_type).reshape(2, 1, 5)
+    h = ramp(2, 1, 5, device=device_type)
     args = (h, h * 2, h[0, 0], h[:, 0].repeat(2, 1), h[0, 0, :4], 1e-5)
-    torch.testing.assert_close(_TABLE[backend](*args), readout_reference(*args))
+    check(BACKENDS[backend], readout_reference, args, tolerance=1e-5, gradient=False)

@@ -5,11 +5,11 @@ No [B, T, D, N] tensor is ever formed by the `cpu` and `triton` backends. This f
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from .. import _backends
 from .._checks import check_reset, check_tensor, compute_dtype, without_autocast
+from .._probe import check, filled
 from .reference import selective_reference
 from .scan import selective_scan
 
@@ -45,7 +45,7 @@ def selective(delta: Tensor, A: Tensor, v: Tensor, k: Tensor, q: Tensor, S0: Ten
     dtype = compute_dtype(delta, A, v, k, q, S0)
     with without_autocast(v.device.type):
         inputs = (None if x is None else x.to(dtype) for x in (delta, A[None], v, k, q, S0))
-        h, S = _backends.run("selective", backend, v.device.type, _TABLE, (*inputs, reset), _probe)
+        h, S = _backends.run("selective", backend, v.device.type, BACKENDS, (*inputs, reset), _probe)
     return h.to(v.dtype), S
 
 
@@ -61,13 +61,9 @@ def _triton(*args):
     return selective_triton(*args)
 
 
-_TABLE = {"reference": selective_reference, "scan": selective_scan, "cpu": _cpu, "triton": _triton}
+BACKENDS = _backends.register("selective", {"reference": selective_reference, "scan": selective_scan, "cpu": _cpu, "triton": _triton})
 
 
 def _probe(backend: str, device_type: str) -> None:
-    x = torch.full((1, 2, 4), 0.5, device=device_type)
-    v = x.clone().requires_grad_()
-    A = -torch.ones(1, 4, 4, device=device_type)
-    h, S = _TABLE[backend](x, A, v, x, x, None, None)
-    (h.sum() + S.sum()).backward()
-    torch.testing.assert_close(h.detach(), selective_reference(x, A, x, x, x, None, None)[0], rtol=1e-4, atol=1e-4)
+    x = filled(1, 2, 4, device=device_type)
+    check(BACKENDS[backend], selective_reference, (x, -2 * filled(1, 4, 4, device=device_type), x, x, x, None, None))

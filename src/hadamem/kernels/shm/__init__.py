@@ -5,11 +5,11 @@ No [B, T, V, K] tensor is ever formed by the `cpu` and `triton` backends. This f
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from .. import _backends
 from .._checks import check_clip, check_reset, check_tensor, compute_dtype, without_autocast
+from .._probe import check, filled
 from .forms import FORMS
 from .reference import shm_reference
 from .scan import shm_scan
@@ -67,7 +67,7 @@ def shm(
     dtype = compute_dtype(theta, vc, v, k, q, M0)
     vectors = [None if x is None else x.to(dtype) for x in (theta, vc, v, k, q, M0)]
     with without_autocast(v.device.type):
-        h, M = _backends.run("shm", backend, v.device.type, _TABLE,
+        h, M = _backends.run("shm", backend, v.device.type, BACKENDS,
                              (*vectors, reset, None if clip is None else float(clip), calibration), _probe)
     return h.to(v.dtype), M
 
@@ -84,13 +84,9 @@ def _triton(*args):
     return shm_triton(*args)
 
 
-_TABLE = {"reference": shm_reference, "scan": shm_scan, "cpu": _cpu, "triton": _triton}
+BACKENDS = _backends.register("shm", {"reference": shm_reference, "scan": shm_scan, "cpu": _cpu, "triton": _triton})
 
 
 def _probe(backend: str, device_type: str) -> None:
-    x = torch.full((1, 2, 4), 0.5, device=device_type)
-    v = x.clone().requires_grad_()
-    h, M = _TABLE[backend](x, x, v, x, x, None, None, 10.0, "tanh")   # with a limit: what SHM's default form needs is compiled and tried
-    (h.sum() + M.sum()).backward()
-    want, _ = shm_reference(x, x, x, x, x, None, None, None, "tanh")
-    torch.testing.assert_close(h.detach(), want, rtol=1e-4, atol=1e-4)
+    x = filled(1, 2, 4, device=device_type)
+    check(BACKENDS[backend], shm_reference, (x, x, x, x, x, None, None, 10.0, "tanh"))   # with a limit, as SHM's default form has one

@@ -33,8 +33,7 @@ BAND = 32      # rows whose sums over rows (dq, dk, dvc) are formed together: fi
 
 # Reassociation lets sums vectorise. `nnan` and `ninf` stay off: nan and inf must come out as such, and `_replay` counts on nan * 0.
 FAST = {"contract", "reassoc", "nsz"}
-# No kernel makes or keeps an array, so none counts references: numba would do so for every two rows, up to a tenth of the time (0.68).
-jit = functools.partial(compiled, _nrt=False)
+jit = functools.partial(compiled, counts_references=False)   # numba would count for every two rows, up to a tenth of the time
 u = np.uintp   # an unsigned index: numba then omits the test for a negative one, which would stop vectorisation
 
 

@@ -1,7 +1,7 @@
-"""The hash of `random.py` in one kernel, for CUDA tensors: eager PyTorch launches a dozen.
+"""`random.mix` and `random.integers` in one kernel, for CUDA tensors: eager PyTorch launches a dozen.
 
-Triton is imported at the first use. Without it, under torch.compile (which fuses by itself) and under transforms the plain operations
-serve.
+Triton is imported at the first use. Without it, under torch.compile (which fuses by itself) and under transforms, the plain operations
+are used.
 """
 
 from __future__ import annotations
@@ -57,6 +57,6 @@ def on(x: Tensor) -> AbstractContextManager[Any]:
 
 @cache
 def _kernels() -> Any:
-    from . import _random_kernels
+    from . import kernels
 
-    return _random_kernels
+    return kernels

@@ -1,11 +1,11 @@
-"""Calls that no CUDA graph can hold: they come back as they are, and the process goes on as if nobody had tried."""
+"""Calls that cannot be captured: they are returned as they are, and the failed capture has no effect on later work."""
 
 import gc
 
 import pytest
 import torch
 
-from hadamem.training.graphs import capture
+from hadamem.cuda_graphs import capture
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")

@@ -1,4 +1,11 @@
-"""CUDA graphs of calls that keep all they touch in place: captured once, then replayed; on other devices the call itself."""
+"""CUDA graphs of calls that keep everything they touch in place: captured once, then replayed. On other devices: the call itself.
+
+PyTorch does not recover from a capture that fails (seen with torch 2.11): ending the capture raises before PyTorch's own clean-up runs.
+Then the allocator returns no memory to the device any more, the current stream stays the capturing one, and the default generator still
+believes that it is captured, so every later draw raises. A user's env or memory may well do something that a graph cannot hold, and
+training must then continue without one. So `record` undoes all this in `_tidy`, with two private functions of torch; nothing else in the
+package has to deal with it.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +17,13 @@ from typing import Any
 
 import torch
 
-_broken: list[torch.cuda.CUDAGraph] = []    # for ever: torch's allocator of pinned memory goes on asking them which streams they capture
+_broken: list[torch.cuda.CUDAGraph] = []    # kept for ever: torch's allocator of pinned memory still asks them which streams they capture
 
 
 def capture(call: Callable[[], None], device: torch.device, warm_up: int = 2) -> Callable[[], None]:
-    """The call as a CUDA graph. It runs `warm_up` times on the way: the caller restores what that changed.
+    """The call as a CUDA graph. It first runs `warm_up` times: the caller restores what that changes.
 
-    If it cannot be captured, one warning says why, and the call itself comes back.
+    A call that cannot be captured is returned as it is, with one warning that says why.
     """
     if device.type != "cuda":
         return call
@@ -44,13 +51,13 @@ def _capture(call: Callable[[], None], device: torch.device, warm_up: int) -> Ca
 
 @functools.cache
 def _stream(device: int) -> torch.cuda.Stream:
-    """The stream that captures on a device; torch has one in all, on the device where it captured first."""
+    """The stream that captures on a device. (torch has a single one, on the device of its first capture.)"""
     return torch.cuda.Stream(device)
 
 
 @contextlib.contextmanager
 def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """`torch.cuda.graph`, except that a capture that fails leaves no trace and raises its first error, not the one of its end."""
+    """`torch.cuda.graph`, except that a failed capture is cleaned up and raises its first error, not the one from ending the capture."""
     pool, stream, side = torch.cuda.graph_pool_handle(), torch.cuda.current_stream(), _stream(torch.cuda.current_device())
     cause: Exception | None = None
     try:
@@ -60,14 +67,14 @@ def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
             except Exception as error:
                 cause = error
                 raise
-        stream.wait_stream(side)    # a capture begins with writing the generator's seed there: a replay must not come in between
+        stream.wait_stream(side)    # a capture starts by writing the generator's seed there: no replay may come before that
         return
     except Exception as error:
         cause = cause or error
     try:
         _tidy(graph, pool, stream, side)
     except Exception as error:
-        warnings.warn(f"hadamem: no more CUDA graphs in this process, for one that failed could not be cleared away: {error}",
+        warnings.warn(f"hadamem: no more CUDA graphs in this process; a failed one could not be cleaned up: {error}",
                       RuntimeWarning, stacklevel=3)
     try:
         raise cause
@@ -76,16 +83,16 @@ def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
 
 
 def _tidy(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream, side: torch.cuda.Stream) -> None:
-    """Undo what torch leaves behind where the end of a capture raises: that comes before torch cleans up."""
-    with contextlib.suppress(RuntimeError, AttributeError):   # the capture ended well, only the call raised; or an older torch
-        # While a capture seems to be under way, the allocator returns no memory to the device, not even to escape running out.
+    """Undo what torch leaves behind when ending a capture raises."""
+    with contextlib.suppress(RuntimeError, AttributeError):   # the capture ended well and only the call raised; or an older torch
+        # While a capture seems to be under way, the allocator returns no memory to the device, not even when it runs out.
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
         torch._C._cuda_releasePool(torch.cuda.current_device(), pool)
     graph.reset()
     _broken.append(graph)
     torch.cuda.set_stream(stream)
-    # The default generator still believes it is captured: each draw, and each replay of an older graph that draws, would raise.
-    # The end of any good capture puts that right, and no capture touches the generator's seed and offset.
+    # The default generator still believes that it is captured: each draw, and each replay of an older graph that draws, would raise.
+    # The end of any good capture corrects that, and no capture changes the generator's seed and offset.
     some = torch.zeros(1, device=stream.device)
     with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
         some.zero_()

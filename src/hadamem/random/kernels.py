@@ -1,4 +1,4 @@
-"""Triton code of `random.mix` and what is made of it."""
+"""Triton code of `random.mix` and `random.integers`, for launches here and for use inside other kernels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Counter-based random numbers in plain tensor ops: the same counter gives the same number, on any device, in any batch.
 
 Nothing here holds state, so a draw can be replayed by keeping its counter, and everything works inside CUDA graphs and torch.compile.
-On a GPU one kernel does what are a dozen small operations elsewhere (`_random_cuda`), with the same result.
+On a GPU one Triton kernel (`random/triton.py`) replaces a dozen small operations, with the same result.
 Counters are int64 tensors. `mix` is the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64-bit integers.
 """
 
@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from . import _random_cuda
+from . import triton
 
 
 def _signed(x: int) -> int:
@@ -25,8 +25,8 @@ _SECOND = _signed(0x94D049BB133111EB)
 
 
 def fused(x: Tensor) -> bool:
-    """Whether kernels of our own serve tensors like this one."""
-    return _random_cuda.usable(x)
+    """Whether a fused kernel draws for counters like this one."""
+    return triton.usable(x)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -37,7 +37,7 @@ def _shift(x: Tensor, bits: int) -> Tensor:
 def mix(counter: Tensor) -> Tensor:
     """Hash int64 counters to int64 words whose 64 bits all depend on all bits of the counter."""
     if fused(counter):
-        return _random_cuda.mix(counter)
+        return triton.mix(counter)
     x = counter * _GOLDEN
     x = (x ^ _shift(x, 30)) * _FIRST
     x = (x ^ _shift(x, 27)) * _SECOND
@@ -62,7 +62,7 @@ def integers(counter: Tensor, high: int | Tensor) -> Tensor:
     if not isinstance(high, Tensor) and not 0 < high <= 1 << 31:
         raise ValueError(f"high must be in 1..2**31, got {high}")
     if fused(counter):
-        return _random_cuda.integers(counter, high)
+        return triton.integers(counter, high)
     return (_shift(mix(counter), 32) * high) >> 32
 
 
