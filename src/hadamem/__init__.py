@@ -29,20 +29,20 @@ from .memory import (
 )
 
 if TYPE_CHECKING:
-    from . import bench, diagnostics, envs, reference, testing, training
-    from .training.api import train
+    from . import agents, bench, diagnostics, envs, reference, runs, testing, training, view
+    from .api import train
     from .training.policy import load_policy
 
 _TRAINING = ("gymnasium", "safetensors", "yaml")
 __getattr__, __dir__ = _lazy.attach(
     __name__,
-    {"bench": "bench", "diagnostics": "diagnostics", "envs": "envs", "load_policy": "training.policy", "reference": "reference",
-     "testing": "testing", "train": "training.api", "training": "training"},
+    {"agents": "agents", "bench": "bench", "diagnostics": "diagnostics", "envs": "envs", "load_policy": "training.policy", "reference": "reference",
+     "runs": "runs", "view": "view", "testing": "testing", "train": "api", "training": "training"},
     needs={"load_policy": _TRAINING, "train": _TRAINING}, extra="train",
 )
 
 __all__ = ["DNC", "FFM", "FWP", "GPT2", "GRU", "LSTM", "MLSTM", "S6", "SHM", "Calibration", "Factors", "FastWeights", "Hebbian",
            "LinearAttention", "Memory", "NoMemory",
-           "__version__", "bench", "diagnostics", "envs",
-           "kernels", "list_memories", "load_policy", "make_memory", "random", "reference", "register_memory", "states", "testing", "train",
-           "training"]
+           "__version__", "agents", "bench", "diagnostics", "envs",
+           "kernels", "list_memories", "load_policy", "make_memory", "random", "reference", "register_memory", "runs", "states", "testing", "train",
+           "training", "view"]

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..agents import NetworkConfig, PPOConfig, find_agent, section_of
 from ..agents.agent import Agent
+from ..memory import resolve_options
 from .presets import PRESETS
 from .settings import Table
 
@@ -102,7 +103,17 @@ def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     given = table.flatten(changes)
     memory = given.get("network.memory", PRESETS[preset].settings.get("network.memory", NetworkConfig.memory))
     values = {name: value for name, value in PRESETS[preset].resolve(memory).items() if name in table.settings}
-    return _build(table, {**values, "agent": agent, "preset": preset, **given})
+    config = _build(table, {**values, "agent": agent, "preset": preset, **given})
+    return dataclasses.replace(config, network=_spell_out(config.network))
+
+
+def _spell_out(network: NetworkConfig) -> NetworkConfig:
+    """With every option of the memory, so that the run stays what it is when a default changes."""
+    size = {} if network.memory_size is None else {"memory_size": network.memory_size}
+    options = resolve_options(network.memory, {**size, **network.memory_options})
+    if options.get("backend") == "auto":      # chosen on each machine
+        del options["backend"]
+    return dataclasses.replace(network, memory_size=options.pop("memory_size", None), memory_options=options)
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Training: what joins an env and an agent, runs on disk, and policies. Names are imported on first use."""
+"""Training: joins an env and an agent. Names are imported on first use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from .. import _lazy
 
 if TYPE_CHECKING:
-    from ..runs.config import TrainConfig, make_config
     from .evaluate import Evaluation
     from .loop import TrainingFailed
     from .policy import Policy, PolicyState, load_policy
@@ -15,9 +14,8 @@ if TYPE_CHECKING:
     from .trainer import Trainer
 
 __getattr__, __dir__ = _lazy.attach(__name__, {
-    "Evaluation": "evaluate", "Policy": "policy", "PolicyState": "policy", "Run": "run", "TrainConfig": "config", "Trainer": "trainer",
-    "TrainingFailed": "loop", "load_policy": "policy", "make_config": "config", "open_run": "run",
+    "Evaluation": "evaluate", "Policy": "policy", "PolicyState": "policy", "Run": "run", "Trainer": "trainer",
+    "TrainingFailed": "loop", "load_policy": "policy", "open_run": "run",
 })
 
-__all__ = ["Evaluation", "Policy", "PolicyState", "Run", "TrainConfig", "Trainer", "TrainingFailed", "load_policy", "make_config",
-           "open_run"]
+__all__ = ["Evaluation", "Policy", "PolicyState", "Run", "Trainer", "TrainingFailed", "load_policy", "open_run"]
