@@ -1,12 +1,12 @@
-"""Train POPGym tasks with several memories and keep a compact record of each run: settings, curve, times. Finished ones are not redone.
+"""Train POPGym tasks with several memories and write one compact record per run: settings, curve, times. Finished runs are skipped.
 
     PYTHONPATH=src python benchmarks/popgym_results.py --out docs/results [--tasks RepeatPreviousEasy ...] [--memories shm gru ... | all]
         [--preset popgym-fair] [--seeds 0] [--steps 15000000] [--limit SECONDS] [--lock FILE]
-    ... --jobs popgym-fair/AutoencodeEasy/gru popgym-fair/RepeatPreviousEasy/dnc=3000000       # any mixture, with steps of their own
+    ... --jobs popgym-fair/AutoencodeEasy/gru popgym-fair/RepeatPreviousEasy/dnc=3000000       # any mixture, each with its own steps
 
-A record is docs/results/<preset>-<task>-<memory>-<seed>.json; `curve` holds the mean return of the episodes that ended in each
-iteration. Runs that --limit stopped are redone. Several of these commands may share a GPU: with the same --lock they build side by side
-and train one after the other: no other training is in the times (`alone` in the record), though a build may be.
+A record is docs/results/<preset>-<task>-<memory>-<seed>.json. Its `curve` holds the mean return of the episodes that ended in each
+iteration. Runs stopped by --limit start over the next time. Several of these commands may share a GPU. With the same --lock they build
+in parallel and train one after the other, so no other training affects the times (`alone` in the record), though a build may.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from hadamem.bench.timing import machine
 from hadamem.training.config import make_config, to_dict
 from hadamem.training.trainer import Trainer
 
-MEMORIES = {      # name here: memory and its options
+MEMORIES = {      # name in the records: memory and its options
     "shm": ("shm", {}),                                                              # first row, theta from 0, normalised read
     "shm-clip-none": ("shm", {"clip": None}),
     "shm-clip-1e4": ("shm", {"clip": 1e4}),
-    "shm-random-rows": ("shm-paper", {}),                                            # as the paper: a random row at every step
+    "shm-random-rows": ("shm-paper", {}),                                            # as in the paper: a random row at every step
     "shm-first-row": ("shm-release", {}),                                            # as released: row 0, Xavier start, no norm on the read
     "shm-random-rows-norm": ("shm-paper", {"read_norm": True}),
-    **{name: (name, {}) for name in list_memories() if not name.startswith("shm")},   # at the sizes they have by themselves
-    "gpt2": ("gpt2", {"window": 128}),                                               # no episode is longer
+    **{name: (name, {}) for name in list_memories() if not name.startswith("shm")},   # default sizes
+    "gpt2": ("gpt2", {"window": 128}),                                               # covers the longest episode
 }
 
 
 @contextlib.contextmanager
-def turn(lock):
-    """Hold the lock, if there is one."""
+def hold(lock):
+    """Hold the file lock, if there is one."""
     if lock is None:
         yield
         return
@@ -62,26 +62,31 @@ class Job(NamedTuple):
         return f"{self.preset}-{self.task}-{self.memory}-{self.seed}.json"
 
 
+def make_trainer(preset, task, memory, **settings):
+    """Build the trainer of a POPGym task; `memory` is a name of MEMORIES."""
+    memory, options = MEMORIES[memory]
+    if options:
+        settings["network.memory_options"] = options
+    return Trainer(make_config(preset, env=f"popgym/{task}", memory=memory, **settings))
+
+
 class Run:
-    """One training: built, trained, recorded."""
+    """Builds, trains and records one job."""
 
     def __init__(self, job):
         self.job, start = job, time.perf_counter()
-        memory, options = MEMORIES[job.memory]
-        changes = {"network.memory_options": options} if options else {}
-        config = make_config(job.preset, env=f"popgym/{job.task}", memory=memory, seed=job.seed, steps=job.steps, **changes)
-        self.trainer, self.config = Trainer(config), config
+        self.trainer = make_trainer(job.preset, job.task, job.memory, seed=job.seed, steps=job.steps)
         self.build_seconds = time.perf_counter() - start
         self.curve, self.seconds, self.rollout, self.update, self.skipped = [], 0.0, 0.0, 0.0, 0.0
 
     def train(self, limit):
-        begun = time.perf_counter()
-        while not self.trainer.done and time.perf_counter() - begun < limit:
+        start = time.perf_counter()
+        while not self.trainer.done and time.perf_counter() - start < limit:
             row = self.trainer.iteration()
             self.curve.append(round(100 * row["return"], 2))
             self.rollout, self.update = self.rollout + row["rollout_seconds"], self.update + row["update_seconds"]
             self.skipped += row["skipped"]
-        self.seconds = time.perf_counter() - begun
+        self.seconds = time.perf_counter() - start
 
     def write(self, out, alone):
         trainer, curve = self.trainer, self.curve
@@ -92,7 +97,7 @@ class Run:
             "rest_seconds": round(self.seconds - self.rollout - self.update, 2), "build_seconds": round(self.build_seconds, 2),
             "of_that_capture_and_compile": round(trainer.capture_seconds, 2),
             "parameters": sum(p.numel() for p in trainer.network.parameters()), "state_size": trainer.network.trunk.memory.state_size,
-            "config": to_dict(self.config), "machine": machine(trainer.device), "curve": curve,
+            "config": to_dict(trainer.config), "machine": machine(trainer.device), "curve": curve,
         }
         path = Path(out) / self.job.record
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,21 +113,21 @@ def find_jobs(args):
     named = [(*text.partition("=")[0].split("/"), int(text.partition("=")[2] or args.steps)) for text in args.jobs]
     for text, job in zip(args.jobs, named, strict=True):
         if len(job) != 4 or job[2] not in MEMORIES:
-            raise SystemExit(f"--jobs {text}: write PRESET/TASK/MEMORY or PRESET/TASK/MEMORY=STEPS, with a memory of {', '.join(MEMORIES)}")
+            raise SystemExit(f"--jobs {text}: expected PRESET/TASK/MEMORY or PRESET/TASK/MEMORY=STEPS, memory from {', '.join(MEMORIES)}")
     every = named or [(args.preset, task, memory, args.steps) for task in args.tasks for memory in args.memories]
     jobs = [Job(preset, task, memory, seed, steps) for seed in args.seeds for preset, task, memory, steps in every]
     for job in jobs:
         path = Path(args.out) / job.record
         record = json.loads(path.read_text()) if path.exists() else None
         if record and record["finished"] and record["steps"] >= job.steps:
-            print(f"{path.name}: there already", flush=True)
+            print(f"{path.name}: finished, skipped", flush=True)
         else:
             yield job
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--out", default="docs/results")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="docs/results", help="folder of the records")
     parser.add_argument("--jobs", nargs="+", default=[], help="PRESET/TASK/MEMORY or PRESET/TASK/MEMORY=STEPS, instead of tasks x memories")
     parser.add_argument("--tasks", nargs="+", default=["RepeatPreviousEasy", "AutoencodeEasy"])
     parser.add_argument("--memories", nargs="+", default=["shm", "shm-random-rows", "shm-first-row", "gru", "none"],
@@ -131,12 +136,12 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=15_000_000)
     parser.add_argument("--limit", type=float, default=1e9, help="stop a run after this many seconds of training and record it unfinished")
-    parser.add_argument("--lock", help="a file: train only while holding its lock, so one at a time")
+    parser.add_argument("--lock", help="lock file: train only while holding it, so that runs train one at a time")
     args = parser.parse_args()
     args.memories = list(MEMORIES) if "all" in args.memories else args.memories
     for job in list(find_jobs(args)):
         run = Run(job)
-        with turn(args.lock):
+        with hold(args.lock):
             run.train(args.limit)
         run.write(args.out, alone=args.lock is not None)
         del run

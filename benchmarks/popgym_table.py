@@ -1,4 +1,4 @@
-"""Print the records of `popgym_results.py` as the two markdown tables of docs/results.md.
+"""Print the records of `popgym_results.py` as two markdown tables, the source of those in docs/results.md.
 
     python benchmarks/popgym_table.py [--records docs/results]
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def read(folder):
-    records = defaultdict(list)   # (preset, task, memory): one for each seed
+    records = defaultdict(list)   # (preset, task, memory): one record per seed
     for path in sorted(Path(folder).glob("popgym-*.json")):
         record = json.loads(path.read_text())
         records[record["preset"], record["task"], record["memory"]].append(record)
@@ -20,7 +20,7 @@ def read(folder):
 
 
 def cell(records):
-    """Return x 100 at the end, each seed's, with its steps where they are not the usual 15 million; and the best iteration of all."""
+    """Format the final return x 100 of each seed (with its steps if fewer than 15 million) and the best iteration of all seeds."""
     if not records:
         return ""
     ends = ", ".join(f"{r['last10']:.1f}" + ("" if r["steps"] > 14.9e6 else f" at {r['steps'] / 1e6:.1f} M") for r in records)
@@ -28,7 +28,7 @@ def cell(records):
 
 
 def seconds(record):
-    """Of the whole training, where no other trained on the GPU."""
+    """Format the training time; "-" if other runs trained on the GPU at the same time."""
     return f"{record['seconds']:.0f} s" if record["alone"] else "-"
 
 

@@ -1,8 +1,9 @@
-"""Where the time of a PPO run goes on a GPU: the kernels of one update and of one rollout, by their time.
+"""Profile a PPO run on a GPU: the kernels of one update and of one rollout, slowest first.
 
     PYTHONPATH=src python benchmarks/profile_ppo.py [--task AutoencodeEasy] [--memory shm] [--preset popgym-fair] [--top 25] [--lock FILE]
 
-Kernel times are the profiler's, inside the captured graphs; an iteration's seconds are taken without it. --lock as in popgym_results.py.
+Kernel times come from the profiler, inside the captured graphs; the seconds of an iteration are measured without it. --lock works as in
+popgym_results.py.
 """
 
 from __future__ import annotations
@@ -10,20 +11,17 @@ from __future__ import annotations
 import argparse
 
 import torch
-from popgym_results import MEMORIES, turn
+from popgym_results import MEMORIES, hold, make_trainer
 from torch.profiler import ProfilerActivity, profile
-
-from hadamem.training.config import make_config
-from hadamem.training.trainer import Trainer
 
 
 def kernels(name, call, repeats, top):
-    """Print what `call` runs on the GPU."""
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    """Print the GPU kernels of `call`, averaged over `repeats` calls."""
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(repeats):
             call()
         torch.cuda.synchronize()
-    events = sorted(found.key_averages(), key=lambda event: -event.self_device_time_total)
+    events = sorted(profiler.key_averages(), key=lambda event: -event.self_device_time_total)
     total = sum(event.self_device_time_total for event in events) / repeats
     print(f"{name}: {total:.0f} us in {sum(event.count for event in events) / repeats:.0f} kernels")
     for event in events[:top]:
@@ -38,10 +36,8 @@ def main() -> None:
     parser.add_argument("--top", type=int, default=25)
     parser.add_argument("--lock")
     args = parser.parse_args()
-    memory, options = MEMORIES[args.memory]
-    changes = {"network.memory_options": options} if options else {}
-    trainer = Trainer(make_config(args.preset, env=f"popgym/{args.task}", memory=memory, **changes))
-    with turn(args.lock):
+    trainer = make_trainer(args.preset, args.task, args.memory)
+    with hold(args.lock):
         for _ in range(3):
             row = trainer.iteration()
         print(f"{args.preset} {args.task} {args.memory}: {trainer.num_envs} envs, {trainer.steps} steps, {trainer.updates} updates; "

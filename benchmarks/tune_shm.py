@@ -1,9 +1,9 @@
-"""Check and time plans of the Triton backend on the present GPU: are the chosen tiles, unrolling and segments still the best ones?
+"""Check the plans of the Triton backend on this GPU: are the chosen tiles, unrolling and segments still the fastest?
 
-    PYTHONPATH=src python benchmarks/tune_shm.py [--quick: the chosen plans only] [--clip 1e4]
+    PYTHONPATH=src python benchmarks/tune_shm.py [--quick] [--clip 1e4]
 
-First the largest error relative to a float64 loop for odd shapes; then, inside a CUDA graph, the median time of each stage under the plan
-that the backend chooses and under its neighbours; last the whole operation and `SHM.step` as a user calls them.
+Prints the largest error relative to a float64 loop for odd shapes; then the median time of each stage, inside a CUDA graph, under the
+chosen plan and its neighbours; last the whole op and `SHM.step` as a user calls them. --quick times the chosen plans only.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def inputs(B, T, H, resets=0.0):
 
 
 def check(B, T, H, clip=None, calibration="tanh"):
+    """Return the largest relative error of outputs and gradients against the reference in float64."""
     theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets=0.05)
     g = torch.Generator("cuda").manual_seed(1)
     M0, dM = (torch.randn(B, H, H, device="cuda", generator=g) for _ in range(2))
@@ -45,6 +46,7 @@ def check(B, T, H, clip=None, calibration="tanh"):
 
 
 def graph_ms(fn):
+    """Return the median time of `fn` inside a CUDA graph."""
     return triton.testing.do_bench_cudagraph(fn, rep=20, return_mode="median")
 
 
@@ -78,7 +80,7 @@ def stages(B, T, H, resets, quick, clip):
 
 
 def whole(B, T, H, clip):
-    """The operation as a user calls it: forward and backward, eager, with peak memory."""
+    """Time the op as a user calls it, forward + backward, eager and in a graph, with peak memory."""
     theta, vc, v, k, q, reset, dh = inputs(B, T, H, resets=0.01)
     leaves = [x.requires_grad_() for x in (theta, vc, v, k, q)]
 
@@ -104,7 +106,7 @@ def whole(B, T, H, clip):
 
 
 def single_step(B, H):
-    """The recurrence alone, at T = 1, under plans of several sizes."""
+    """Time the recurrence alone, at T = 1, under plans of several sizes."""
     theta, vc, v, k, q, _, _ = inputs(B, 1, H)
     reset = torch.zeros(B, 1, dtype=torch.bool, device="cuda")
     M0 = torch.randn(B, H, H, device="cuda")
@@ -118,7 +120,7 @@ def single_step(B, H):
 
 
 def profile(B, H):
-    """Where the time of one `SHM.step` goes, kernel by kernel."""
+    """Print the time of each kernel of one `SHM.step`."""
     memory = hm.SHM(64, 64, memory_size=H).cuda()
     x, state, reset = torch.randn(B, 64, device="cuda"), memory.initial_state(B), torch.zeros(B, dtype=torch.bool, device="cuda")
     with torch.no_grad():
@@ -132,7 +134,7 @@ def profile(B, H):
 
 
 def acting(B, H):
-    """One whole `SHM.step` inside a CUDA graph."""
+    """Time one whole `SHM.step` inside a CUDA graph."""
     memory = hm.SHM(64, 64, memory_size=H).cuda()
     x, state, reset = torch.randn(B, 64, device="cuda"), memory.initial_state(B), torch.zeros(B, dtype=torch.bool, device="cuda")
     with torch.no_grad():
@@ -141,8 +143,8 @@ def acting(B, H):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--clip", type=float, help="time with this limit; without, with none")
+    parser.add_argument("--quick", action="store_true", help="time the chosen plans only")
+    parser.add_argument("--clip", type=float, help="limit on M (default: none)")
     args = parser.parse_args()
     quick, clip = args.quick, args.clip
     print("torch", torch.__version__, "triton", triton.__version__, torch.cuda.get_device_name())
