@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 
 import torch
-from popgym_results import MEMORIES, turn
 from torch.profiler import ProfilerActivity, profile
 
 from hadamem.training.config import make_config
 from hadamem.training.trainer import Trainer
+from popgym_results import MEMORIES, turn
 
 
 def kernels(name, call, repeats, top):
