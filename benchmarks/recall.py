@@ -1,11 +1,12 @@
-"""Supervised recall with every memory, from short sequences to long ones: what each learns, in how many updates, in what time.
+"""Trains every memory on supervised recall, from short sequences to long ones: accuracy, updates and seconds.
 
     PYTHONPATH=src python benchmarks/recall.py [--out docs/results/recall.json] [--markdown FILE]
         [--memories shm gru package.module:Class ...] [--seeds 0 1 2] [--updates 2000] [--seconds 120]
 
-The task is that of hadamem.testing.recall: two of eight symbols are shown, then noise, then asked for. A memory is trained at T = 8, and
-from there at 16, 32, ... 512, each until 95 % of the answers are right (99 % up to 32) or its updates or seconds are used up; accuracy is
-then measured on other sequences. Seeds that a file with the same settings holds already are not run again.
+The task is in recall_task.py: two of eight symbols are shown, then noise, then asked for. A memory is trained at T = 8,
+then at 16, 32, ... 512, each until 95 % of the answers are right (99 % up to T = 32) or its updates or seconds run out.
+Accuracy is then measured on other sequences. Seeds that the output file already has, with the same settings, are not
+run again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ import torch
 
 import hadamem as hm
 from hadamem.bench.timing import machine, write_json
-from hadamem.testing.recall import LENGTHS, Learner, Recall, curriculum
+from recall_task import LENGTHS, Learner, Recall, curriculum
 
 OUTPUT, SHOWN = 32, (32, 128, 512)
 SIZES = {"memory_size": 32}
-ROWS = {      # name here: memory and what differs from SIZES
+ROWS = {      # name of the row: memory, and options that differ from SIZES
     "shm": ("shm", {}),
     "shm, clip=1e4": ("shm", {"clip": 1e4}),
     "shm, clip=None": ("shm", {"clip": None}),               # M may overflow in long sequences
@@ -33,15 +34,15 @@ ROWS = {      # name here: memory and what differs from SIZES
     "shm-release": ("shm-release", {}),
     "shm-release, clip=1e4": ("shm-release", {"clip": 1e4}),
     "hebbian": ("hebbian", {}),
-    "hebbian, memory_size=64": ("hebbian", {"memory_size": 64}),      # nothing is gated: more room for less interference
-    "gpt2": ("gpt2", {"window": max(LENGTHS)}),              # what is out of its window is forgotten
-    "s6": ("s6", {"memory_size": 16}),                       # Mamba's own
+    "hebbian, memory_size=64": ("hebbian", {"memory_size": 64}),      # without gates; a larger memory has less interference
+    "gpt2": ("gpt2", {"window": max(LENGTHS)}),              # it sees nothing outside its window
+    "s6": ("s6", {"memory_size": 16}),                       # the size that Mamba uses
     "dnc": ("dnc", {"memory_size": 16, "controller_size": 32}),
 }
 
 
 def rows() -> dict[str, tuple[str, dict]]:
-    """The memories of the moment, each as it is, and the variants above."""
+    """All memories with their defaults, or with the variants in ROWS."""
     found = {}
     for name in hm.list_memories():
         found |= {row: entry for row, entry in ROWS.items() if entry[0] == name} or {name: (name, {})}
@@ -58,13 +59,13 @@ def train(memory: str, options: dict, seed: int, args: argparse.Namespace) -> di
         found.append(dataclasses.asdict(outcome))
         print(f"    T {outcome.steps:>4}  accuracy {outcome.accuracy:.3f}  before {outcome.before:.3f}  updates {outcome.updates:>5}"
               f"{f'  skipped {outcome.skipped}' if outcome.skipped else ''}  {outcome.seconds:.1f} s", flush=True)
-        if memory == "none" and outcome.steps == 32:         # nothing can come of the longer ones
+        if memory == "none" and outcome.steps == 32:         # longer ones are at chance, too
             break
     return {"outcomes": found, "parameters": sum(p.numel() for p in learner.parameters), "state_size": module.state_size}
 
 
 def table(record: dict) -> str:
-    """Markdown: medians over seeds, updates summed up to each length."""
+    """A Markdown table: medians over seeds, updates and seconds summed over lengths."""
     lines = ["| memory | numbers held | parameters | " + " | ".join(f"T = {T}" for T in SHOWN) + " | updates | seconds |",
              "|---|---|---|" + "---|" * (len(SHOWN) + 2)]
     for name, row in record["rows"].items():
@@ -88,11 +89,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--out", default="docs/results/recall.json")
-    add("--markdown", metavar="FILE", help="write the table there, too")
-    add("--memories", nargs="+", metavar="NAME", help="rows to run (default: all); a name of hm.list_memories() or package.module:Class")
+    add("--markdown", metavar="FILE", help="also write the table to this file")
+    add("--memories", nargs="+", metavar="NAME", help="rows to run (default: all): a name from hm.list_memories() or package.module:Class")
     add("--seeds", nargs="+", type=int, default=[0])
-    add("--updates", type=int, default=2000, help="at each length, at most")
-    add("--seconds", type=float, default=120.0, help="at each length, at most")
+    add("--updates", type=int, default=2000, help="limit at each length")
+    add("--seconds", type=float, default=120.0, help="limit at each length")
     add("--goal", type=float, default=0.95)
     add("--learning-rate", type=float, default=3e-3)
     args = parser.parse_args()
@@ -100,16 +101,16 @@ def main() -> None:
     known, path = rows(), Path(args.out)
     settings = {"task": dataclasses.asdict(Recall()), "sizes": {**SIZES, "output_size": OUTPUT}, "lengths": LENGTHS, "goal": args.goal,
                 "updates": args.updates, "seconds": args.seconds, "learning_rate": args.learning_rate}
-    settings = json.loads(json.dumps(settings))              # as a file has it
+    settings = json.loads(json.dumps(settings))              # as read from a file
     record = json.loads(path.read_text()) if path.exists() else {"settings": settings, "rows": {}}
     if record["settings"] != settings:
-        parser.error(f"{path} was made with other settings ({record['settings']}); give another --out")
+        parser.error(f"{path} was made with other settings ({record['settings']}); choose another --out")
     for name in args.memories or known:
         memory, options = known.get(name, (name, {}))
         row = record["rows"].setdefault(name, {"memory": memory, "options": {**SIZES, **options}, "seeds": {}})
         for seed in args.seeds:
             if str(seed) in row["seeds"]:
-                print(f"{name}, seed {seed}: there already")
+                print(f"{name}, seed {seed}: already done")
                 continue
             print(f"{name}, seed {seed}", flush=True)
             facts = machine(torch.device("cpu"))

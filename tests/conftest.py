@@ -1,4 +1,4 @@
-"""What all tests share: Triton's interpreter where there is no GPU, one thread here and in child processes, and the golden files."""
+"""Set-up for all tests: Triton's interpreter without a GPU, one thread per process, test order, and the recorded files."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ torch.set_num_threads(1)   # tensors are tiny here, and parallel workers share t
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A GPU machine may have torch and Triton and nothing more: the kernels' tests still run there.
+# A GPU machine may have only torch and Triton. The kernel tests still run there.
 BARE = importlib.util.find_spec("gymnasium") is None
 collect_ignore = ["envs", "agents", "training", "contract/test_envs.py"] if BARE else []
 
 
 def pytest_report_header() -> str | None:
-    return "gymnasium is not installed: the tests of environments, agents and training are left out" if BARE else None
+    return "gymnasium is not installed: tests of environments, agents and training are not collected" if BARE else None
 
 
-def golden_folder() -> Path | None:
-    """$HADAMEM_GOLDEN, or the shared folder next to the repository; None if there is none."""
-    named = os.environ.get("HADAMEM_GOLDEN")
-    folder = Path(named) if named else ROOT.parent / "shared" / "golden"
-    folder = folder / "memory" if (folder / "memory").is_dir() else folder
-    return folder if folder.is_dir() and any(folder.glob("*.npz")) else None
+def golden_folder(kind: str) -> Path:
+    """The recorded files of a kind, "memory" or "envs": in tests/data/golden, or in $HADAMEM_GOLDEN if that is set."""
+    folder = Path(os.environ.get("HADAMEM_GOLDEN") or ROOT / "tests" / "data" / "golden") / kind
+    if not any(folder.glob("*.npz")):
+        raise pytest.UsageError(f"{folder} has no .npz files; unset HADAMEM_GOLDEN, or set it to a folder with memory/ and envs/")
+    return folder
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,13 +41,13 @@ def pytest_configure(config: pytest.Config) -> None:
         from .interpreter import quicken
 
         quicken()
-    interpreter = "triton.runtime.interpreter"   # runs on numpy, which warns where kernels meet inf and nan on purpose
+    interpreter = "triton.runtime.interpreter"   # numpy warns about inf and nan, which some tests feed to kernels on purpose
     for noise in (f"DeprecationWarning:{interpreter}", f"RuntimeWarning:{interpreter}", "RuntimeWarning:numpy"):
         config.addinivalue_line("filterwarnings", f"ignore::{noise}")
 
 
-# Two workers start with a half each and then take from one another. The first compiles the kernels, for a minute where there is no cache
-# yet; the second comes to tests that use them when they are compiled. Long tests come before the many short ones at the end.
+# With --dist worksteal each of two workers starts with half of the tests. The first compiles the kernels, which takes a minute without
+# a cache; the second reaches tests that use them later. Long tests run before the many short ones, so that both finish together.
 ORDER = ["kernels", "memory", "envs", "contract", "training", "agents"]
 
 
@@ -58,14 +58,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-
-
-@pytest.fixture(scope="session")
-def golden() -> Path:
-    folder = golden_folder()
-    if folder is None:
-        pytest.skip("no golden files: set HADAMEM_GOLDEN to their folder")
-    return folder
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The command line: what it prints, and that bad input is one sentence and exit code 2."""
+"""The command line: its output, and that bad input gives one sentence and exit code 2."""
 
 import io
 import json
@@ -10,6 +10,9 @@ import pytest
 
 import hadamem
 from hadamem.cli import COMMANDS, main
+from hadamem.cli.output import print_table
+
+from . import warm
 
 GOOD = """
 import torch, hadamem as hm
@@ -40,6 +43,18 @@ def test_version(capsys):
 def test_help(path, capsys):
     assert main([*path, "--help"]) == 0
     assert "usage: hadamem" in capsys.readouterr().out
+
+
+def test_importing_it_imports_no_command():
+    code = ("import sys, hadamem.cli\n"
+            "heavy = {'numba', 'triton', 'gymnasium', 'matplotlib', 'yaml', 'hadamem.training', 'hadamem.bench', 'hadamem.testing'}\n"
+            "sys.exit(str(sorted(heavy & set(sys.modules)) or '') or 0)")
+    assert warm.run(code) == (0, "")
+
+
+def test_table(capsys):
+    print_table([("a", "one"), ("long", "")], indent=2, width=5)
+    assert capsys.readouterr().out == "  a      one\n  long\n"
 
 
 def test_no_command_shows_help(capsys):
@@ -87,6 +102,8 @@ def test_play_in_a_pipe():
 
 @pytest.mark.parametrize(("argv", "words"), [
     (["lst"], "lst"),
+    (["list", "envs", "--sed"], "unknown argument '--sed'"),
+    (["play", "TMaze", "--sed", "1"], "did you mean '--seed'?"),
     (["list", "mammals"], "mammals"),
     (["bench"], "COMMAND"),
     (["bench", "memory", "--batch", "0"], "batch"),
@@ -142,7 +159,7 @@ def test_config_and_options(here, capsys):
     assert main(["bench", "memory", "--config", "c.json", "--backends", "reference", "--out", "results"]) == 0
     saved = json.loads((here / "results" / "results.json").read_text())
     assert saved["settings"]["time"] == [3]
-    assert {r["model"] for r in saved["results"]} == {"shm[reference]", "gru", "lstm"}   # the option wins
+    assert {r["model"] for r in saved["results"]} == {"shm[reference]", "gru", "lstm"}   # options override the file
     assert "vs loop" in capsys.readouterr().out
 
 
@@ -153,7 +170,7 @@ def test_yaml_config(here, capsys):
 
 
 def test_check_memory_finds_modules_in_the_current_folder(here):
-    """Through a real process: only there is the current folder's place in sys.path the console script's own."""
+    """In a separate process: a console script does not have the current folder in sys.path."""
     (here / "good_memory.py").write_text(textwrap.dedent(GOOD))
     (here / "bad_memory.py").write_text(textwrap.dedent(BAD))
     run = "import sys; sys.path = [p for p in sys.path if p]; from hadamem.cli import main; sys.exit(main())"
@@ -166,7 +183,7 @@ def test_check_memory_finds_modules_in_the_current_folder(here):
 
 
 @pytest.mark.parametrize(("code", "want", "said"), [("3", 3, ""), ("'no licence'", 1, "hadamem: no licence\n")])
-def test_a_module_of_the_users_that_exits(code, want, said, here, capsys):
+def test_a_user_module_that_exits(code, want, said, here, capsys):
     (here / "leaving.py").write_text(f"import sys\nsys.exit({code})\n")
     sys.modules.pop("leaving", None)
     assert main(["check-memory", "leaving:Memory"]) == want

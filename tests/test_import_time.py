@@ -49,4 +49,3 @@ def test_lazy_names_are_listed():
     for name in hm.__all__:
         assert name in dir(hm)
     assert callable(hm.testing.check_memory)
-    assert callable(hm.testing.check_golden)

@@ -1,4 +1,4 @@
-"""Memory shows in what is learned: recall of a symbol over noise, with every memory, and not without one."""
+"""Every memory learns to recall a symbol over noise; a network without memory does not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import hadamem as hm
-from hadamem.testing.recall import Learner, Recall, curriculum
+from recall_task import Learner, Recall, curriculum
 
-WITHIN = Recall(items=1, blank=False)      # a norm on the input lifts its noise to the symbol's size
+WITHIN = Recall(items=1, blank=False)      # an input norm scales its noise up to the symbol's size
 
 
 def make_learner(name: str, task: Recall, seed: int = 0) -> Learner:
@@ -18,7 +18,7 @@ def make_learner(name: str, task: Recall, seed: int = 0) -> Learner:
 
 @pytest.mark.parametrize("name", [name for name in hm.list_memories() if name != "none"])
 def test_every_memory_recalls(name):
-    """From 8 steps to 24, each time with the weights so far. 0.125 is chance."""
+    """8, 16, then 24 steps with the same weights. Chance is 0.125."""
     *_, last = curriculum(make_learner(name, Recall(items=1)), (8, 16, 24), updates=600)
     assert last.accuracy >= 0.9
     assert last.skipped == 0
@@ -34,7 +34,7 @@ def test_shm_recalls_over_64_steps_at_once(seed):
 
 @pytest.mark.parametrize("seed", [1, 2, 4])
 def test_hebbian_memory_tells_two_items_apart(seed):
-    """With a query whose products with the keys start with signs of chance, these seeds stay at 80 to 97 %."""
+    """Where the products of query and keys start with random signs, these seeds stay at 80 to 97 %."""
     assert make_learner("hebbian", Recall(), seed).solve(8, goal=0.99, updates=300).solved
 
 

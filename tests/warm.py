@@ -1,4 +1,4 @@
-"""Python code in processes of its own that need not import torch again: they are forked from one that has imported hadamem and no more."""
+"""Runs Python code in new processes that start fast: they are forked from one that has already imported hadamem and torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 METHODS = multiprocessing.get_all_start_methods()
 CONTEXT = multiprocessing.get_context("forkserver" if "forkserver" in METHODS else "spawn")
 if "forkserver" in METHODS:
-    CONTEXT.set_forkserver_preload(["hadamem"])      # torch with it; numba, triton and gymnasium are not loaded
+    CONTEXT.set_forkserver_preload(["hadamem"])      # this imports torch, but not numba, triton or gymnasium
 
 
 def _main(code: str, output: str, names: dict) -> None:
@@ -23,15 +23,15 @@ def _main(code: str, output: str, names: dict) -> None:
 
 
 def start(code: str, **names) -> tuple[BaseProcess, Iterator]:
-    """The process, and what it gives to `tell` until it ends. The code finds `names` among its globals."""
+    """Start the code; returns the process, and an iterator over what it passes to `tell` until it ends. `names` become globals."""
     here, there = CONTEXT.Pipe(duplex=False)
     process = CONTEXT.Process(target=_main, args=("tell = pipe.send\n" + code, os.devnull, {**names, "pipe": there}))
     process.start()
     there.close()
-    return process, _told(here)
+    return process, _receive(here)
 
 
-def _told(pipe: Connection) -> Iterator:
+def _receive(pipe: Connection) -> Iterator:
     while True:
         try:
             yield pipe.recv()
@@ -40,7 +40,7 @@ def _told(pipe: Connection) -> Iterator:
 
 
 def run(code: str, timeout: float = 120.0) -> tuple[int | None, str]:
-    """Exit code (None: it took too long), and what was written to stdout and stderr."""
+    """Run the code; returns its exit code (None after a timeout) and its output on stdout and stderr."""
     with tempfile.NamedTemporaryFile("r") as output:
         process = CONTEXT.Process(target=_main, args=(code, output.name, {}))
         process.start()

@@ -6,13 +6,13 @@ import argparse
 import dataclasses
 import difflib
 import inspect
-import json
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from .cli.options import NameValue, read_value
 from .training.config import ELSEWHERE, TrainConfig
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -71,7 +71,7 @@ def add_option(add: Callable[..., Any], setting: Setting, help: str) -> None:
     """One option for a setting; what was not given does not appear among the arguments."""
     common: dict[str, Any] = {"dest": setting.name, "default": argparse.SUPPRESS, "help": help.replace("%", "%%")}
     if setting.kind is dict:
-        add(setting.flag, action=_Collect, metavar="NAME=VALUE", **common)
+        add(setting.flag, action=NameValue, metavar="NAME=VALUE", **common)
     elif setting.kind is bool:
         add(setting.flag, nargs="?", const=True, type=_typed(setting), metavar="BOOL", **common)
     else:
@@ -88,7 +88,7 @@ def read_assignments(texts: list[str], settings: Mapping[str, Setting]) -> dict[
             raise ValueError(f"--set takes NAME=VALUE, got {text!r}")
         outer, _, key = name.rpartition(".")
         if outer in settings and settings[outer].kind is dict:
-            found.setdefault(outer, {})[key] = loosely(value)
+            found.setdefault(outer, {})[key] = read_value(value)
         else:
             found[known(name, settings).name] = known(name, settings).read(value)
     return found
@@ -130,24 +130,6 @@ def flatten(values: Mapping[str, Any], settings: Mapping[str, Setting], path: st
     return found
 
 
-def loosely(text: str) -> Any:
-    """A value whose type nobody knows: JSON, or else the text itself."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return {"true": True, "false": False, "none": None}.get(text.lower(), text)
-
-
-class _Collect(argparse.Action):
-    """NAME=VALUE options of the same name gathered in a dict."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
-        name, equals, value = str(values).partition("=")
-        if not equals or not name.isidentifier():
-            parser.error(f"{option} must look like NAME=VALUE, got {values!r}")
-        setattr(namespace, self.dest, {**getattr(namespace, self.dest, {}), name: loosely(value)})
-
-
 def _typed(setting: Setting) -> Callable[[str], Any]:
     def read(text: str) -> Any:
         try:
@@ -162,7 +144,7 @@ def _read_text(text: str, kind: type) -> Any:
     if kind is bool:
         return True if text.lower() in TRUE else False if text.lower() in FALSE else text
     if kind is dict:
-        return loosely(text)
+        return read_value(text)
     if kind is tuple:
         return tuple(word for word in re.split(r"[,\s]+", text) if word and word.lower() != "none")
     try:

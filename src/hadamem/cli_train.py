@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import json
 import os
 import re
@@ -15,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_fields
-from .cli import UsageError, WorkError
+from .cli.errors import UsageError, WorkError
+from .cli.output import print_table
 from .envs import EnvError
 from .lookup import import_from_here
+from .names import close_names
 from .training import folder as folders
 from .training.config import PRESETS, TrainConfig, make_config, to_dict
 from .training.folder import RUNS
@@ -90,7 +91,7 @@ def train(args: argparse.Namespace) -> int:
     print_table([
         ("run", str(place)), ("curve", _draw(run)), ("evaluate", f"hadamem eval {place}"), ("watch", f"hadamem watch {place}"),
         *([] if done else [("go on", f"hadamem train --resume --out {place}")]),
-    ])
+    ], indent=2)
     return 0 if done else 130
 
 
@@ -109,7 +110,7 @@ def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
     configs = {f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in args.seeds}
     codes = train_many(configs, place, jobs, say=lambda text: print(text, flush=True))
     ends = [(name, "finished" if code == 0 else f"not finished (code {code})") for name, code in codes.items()]
-    print_table([("runs", str(place)), *ends])
+    print_table([("runs", str(place)), *ends], indent=2)
     return next((130 if code == 130 else 1 for code in codes.values() if code), 0)
 
 
@@ -213,7 +214,7 @@ def evaluate(args: argparse.Namespace) -> int:
     print(f"{env}{variant}, {run.config.network.memory}: {found.episodes} episodes, "
           f"{'most likely' if args.deterministic else 'drawn'} actions, seed {args.seed}")
     width = len("written to")
-    print_table(evaluation_rows(found), width)
+    print_table(evaluation_rows(found), indent=2, width=width)
     sys.stdout.flush()                # what was found is told before anything is written: that may fail, and playing took long
     try:
         paths = keep(run.folder, run.config, found, env=env, env_options=options, seed=args.seed, deterministic=args.deterministic,
@@ -222,7 +223,7 @@ def evaluate(args: argparse.Namespace) -> int:
         print(f"hadamem: this evaluation is not kept: {error.filename or run.folder} cannot be written to ({error.strerror or error})",
               file=sys.stderr)
     else:
-        print_table([("written to", " and ".join(map(str, paths)))], width)
+        print_table([("written to", " and ".join(map(str, paths)))], indent=2, width=width)
     return 0
 
 
@@ -279,7 +280,7 @@ def watch(args: argparse.Namespace) -> int:
         path = show.write(noted(), args.out or Path(run.folder) / "episode.gif", args.fps)
     for caption in captions:
         print(caption)
-    print_table([("written to", str(path))])
+    print_table([("written to", str(path))], indent=2)
     return 0
 
 
@@ -315,7 +316,7 @@ def _open_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
 def _near_runs(path: Path) -> str:
     """Runs whose names come near, as a hint."""
     names = [p.name for p in RUNS.iterdir() if folders.is_run(p)] if RUNS.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=2)
+    near = close_names(path.name, names, n=2)
     return f" did you mean {' or '.join(str(RUNS / name) for name in near)}?" if near else ""
 
 
@@ -351,10 +352,3 @@ def _counter(total: int, seen: list[int]) -> Iterator[Callable[[int], None]]:
         yield say
     finally:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def print_table(rows: list[tuple[str, str]], width: int = 0) -> None:
-    """Names and words in two columns, the first as wide as its names or wider."""
-    width = max(width, *(len(name) for name, _ in rows))
-    for name, words in rows:
-        print(f"  {name:<{width}}  {words}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 from pathlib import Path
 
 import numpy as np
@@ -14,16 +13,14 @@ from hadamem import envs
 from hadamem.envs.meta import PointRobot, Wind, release_tasks
 from hadamem.envs.task_sets import draw_tasks
 
+from ..conftest import golden_folder
+
 ENVS = {"wind": Wind, "point_robot": PointRobot, "point_robot_dense": lambda *a, **k: PointRobot(*a, dense=True, **k)}
 
 
 @pytest.fixture(scope="module")
 def traces() -> Path:
-    named = os.environ.get("HADAMEM_GOLDEN_ENVS")
-    folder = Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "golden" / "envs"
-    if not any(folder.glob("wind_*.npz")):
-        pytest.skip("no recorded trajectories: set HADAMEM_GOLDEN_ENVS to their folder")
-    return folder
+    return golden_folder("envs")
 
 
 @pytest.mark.parametrize("kind", ENVS)

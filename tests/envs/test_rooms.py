@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +14,8 @@ from hadamem.envs.key_to_door import KEYS, PLAYERS, KeyToDoor
 from hadamem.envs.room_tables import APPLE_CELLS, DISTRACTOR, EXPLORE, ORDERS, REWARD
 from hadamem.envs.visual_match import RING, VisualMatch
 from hadamem.testing import traces
+
+from ..conftest import golden_folder
 
 NORTH, SOUTH, WEST, EAST = range(4)
 MARKS = {(228, 148, 109): "+", (25, 25, 25): "#", (204, 204, 204): " ", (159, 81, 44): "k", (134, 206, 235): "d", (140, 178, 0): "a",
@@ -52,21 +52,15 @@ def play(env, actions, **layout):
 # --- recorded episodes
 
 
-def folder():
-    named = os.environ.get("HADAMEM_GOLDEN_ENVS")
-    return Path(named) if named else Path(__file__).resolve().parents[3] / "shared" / "golden" / "envs"
-
-
 def groups():
-    files = sorted(folder().glob("visual_match_*.npz")) + sorted(folder().glob("key_to_door_*.npz"))
+    folder = golden_folder("envs")
+    files = sorted(folder.glob("visual_match_*.npz")) + sorted(folder.glob("key_to_door_*.npz"))
     return {name: list(paths) for name, paths in groupby(files, key=lambda p: p.stem.rsplit("_", 1)[0])}
 
 
-@pytest.mark.parametrize("group", groups() or ["absent"])
+@pytest.mark.parametrize("group", groups())
 def test_recorded_episodes_replay_as_a_batch_with_autoreset(group):
     """All episodes of a group at once; the last step shows the end in final_obs and the first frame of a new episode."""
-    if group == "absent":
-        pytest.skip("no recorded episodes: set HADAMEM_GOLDEN_ENVS to their folder")
     records = [traces.read(path) for path in groups()[group]]
     n = len(records)
     env = traces.room(records[0], num_envs=n)

@@ -1,10 +1,8 @@
-"""The replayer of recorded episodes: the records at hand, and records written here, as they are and spoilt."""
+"""The replay of recorded episodes: the recorded files, and files written here, unchanged and damaged."""
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,15 +14,14 @@ from hadamem.envs.room_tables import APPLE_CELLS
 from hadamem.testing.__main__ import main
 from hadamem.testing.traces import check_trace, check_traces, read
 
-NAMED = os.environ.get("HADAMEM_GOLDEN_ENVS")
-FOLDER = Path(NAMED) if NAMED else Path(__file__).resolve().parents[3] / "shared" / "golden" / "envs"
+from ..conftest import golden_folder
+
+FOLDER = golden_folder("envs")
 FILES = sorted(path.name for path in FOLDER.glob("*.npz"))
 
 
-@pytest.mark.parametrize("name", FILES or ["absent"])
+@pytest.mark.parametrize("name", FILES)
 def test_recorded_episode(name):
-    if name == "absent":
-        pytest.skip("no recorded episodes: set HADAMEM_GOLDEN_ENVS to their folder")
     result = check_trace(FOLDER / name)
     assert result.ok, str(result)
     assert len(result.compared) >= 5

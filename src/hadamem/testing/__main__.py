@@ -1,4 +1,4 @@
-"""`python -m hadamem.testing golden DIR`, `... traces DIR`: check an installation against recorded vectors and episodes."""
+"""`python -m hadamem.testing golden DIR` and `traces DIR`: compare hadamem with recorded vectors and episodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _add_traces(parser: argparse.ArgumentParser) -> Callable[[argparse.Namespace
 
 
 def _traces(args: argparse.Namespace) -> int:
-    from .traces import check_traces  # here, as it brings all environments along
+    from .traces import check_traces  # imports all environments
 
     started = time.perf_counter()
     results = check_traces(args.directory, device=args.device, report=lambda result: print(result, flush=True))
@@ -59,7 +59,7 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], Callable[[arg
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 all as recorded, 1 a difference, 2 bad usage (one sentence on stderr)."""
+    """Run the command. Exit status: 0 everything agrees, 1 a difference, 2 bad usage (one sentence on stderr)."""
     text = "Check hadamem against recorded numbers."
     parser = argparse.ArgumentParser(prog="python -m hadamem.testing", description=text)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -1,7 +1,7 @@
-"""The contract of `hadamem.Memory` as checks that run on any module with its interface, yours included.
+"""Checks of the contract of `hadamem.Memory` on any module with its interface.
 
     from hadamem.testing import check_memory
-    check_memory(MyMemory(input_size=8, output_size=6))      # AssertionError with every broken property, or a report
+    check_memory(MyMemory(input_size=8, output_size=6))   # a report, or an AssertionError that lists every failed check
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from torch import nn
 
 from .. import lookup
 from ..memory import list_memories, make_memory, own
-from .properties import Suite
+from .properties import find_properties
 from .report import Check, Report, explain
-from .trial import TOLERANCES, Broken
+from .trial import TOLERANCES, Broken, Trial
 
 
 def check_memory(
@@ -34,10 +34,15 @@ def check_memory(
 ) -> Report:
     """Check every property that `hadamem.Memory` promises; raise an AssertionError that lists those that fail.
 
-    `input_size` is read from the module unless given. `expect_memory=False` is for controls that must *not* depend on
-    the past. `tolerances` maps dtypes to (rtol, atol) in place of `TOLERANCES`; rtol is relative to the largest entry
-    compared. The module is tried on random inputs in eval mode, on its own device and in its own dtype (copies of it in
-    float64, and on a GPU if there is one), and left as it was.
+    input_size: features per step; read from the module by default.
+    expect_memory: False for a control that must *not* depend on the past.
+    batch_size, length: of the random inputs. long_length: steps of the gradient check.
+    tolerances: dtype -> (rtol, atol), replacing entries of `TOLERANCES`; rtol is relative to the largest entry.
+    seed: of inputs and states.
+    raise_on_failure: False returns the report also when checks fail.
+
+    The module runs in eval mode, on its own device and in its own dtype; copies of it run in float64 and, if there is
+    one, on a GPU. Its mode, parameters and gradients are restored.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"module must be a torch.nn.Module, got {type(module).__name__}"
@@ -49,21 +54,21 @@ def check_memory(
     if batch_size < 2 or length < 8:
         raise ValueError(f"batch_size must be at least 2 and length at least 8, got {batch_size} and {length}")
     table = {**TOLERANCES, **(tolerances or {})}
-    suite = Suite(module, input_size, batch_size, length, long_length, table, seed, expect_memory)
+    trial = Trial(module, input_size, batch_size, length, long_length, table, seed, expect_memory)
     report = Report(type(module).__name__)
     cause: Exception | None = None
-    with _left_alone(module):
-        for name, (check, fix) in suite.checks().items():
-            torch.manual_seed(0x5EED + seed)   # not a seed the module may have been built with
+    with _restored(module):
+        for name, (check, fix) in find_properties(trial).items():
+            torch.manual_seed(0x5EED + seed)   # unlikely to be the seed the module was built with
             try:
-                check()
+                check(trial)
                 report.checks.append(Check(name, True))
             except Broken as broken:
                 report.checks.append(Check(name, False, str(broken), f"to do: {fix}" if fix else ""))
             except Exception as error:
                 report.checks.append(Check(name, False, f"raised {type(error).__name__}: {error}", explain(error)))
                 if raise_on_failure and cause is None:
-                    cause = error       # its traceback says more than any report
+                    cause = error       # keep its traceback
     if raise_on_failure and not report.ok:
         count = f"{len(report.failures)} of {len(report.checks)}"
         raise AssertionError(f"{report.subject} breaks {count} properties of a memory:\n{report.complaint()}") from cause
@@ -72,9 +77,10 @@ def check_memory(
 
 def check_spec(spec: str, input_size: int = 8, output_size: int = 6, options: Mapping[str, Any] | None = None,
                **settings: Any) -> Report:
-    """`check_memory` on what "package.module:Class" (or a name of `hm.list_memories()`) builds, as a report.
+    """Build the memory that `spec` names and run `check_memory` on it; returns the report.
 
-    `options` are keywords for the class or function; `settings` are those of `check_memory`.
+    spec: "package.module:Class", or a name from `hm.list_memories()`. options: keywords for the class or function.
+    settings: keywords for `check_memory`.
     """
     module = resolve(spec, input_size, output_size, **(options or {}))
     settings = {"input_size": getattr(module, "input_size", input_size), "expect_memory": spec != "none", **settings}
@@ -84,7 +90,7 @@ def check_spec(spec: str, input_size: int = 8, output_size: int = 6, options: Ma
 
 
 def resolve(spec: str, input_size: int = 8, output_size: int = 6, **options: Any) -> nn.Module:
-    """The module that `spec` names: an instance, or what a class or function builds from the sizes and options."""
+    """Find the module that `spec` names, or build it from the sizes and options if `spec` names a class or function."""
     if spec in list_memories():
         return make_memory(spec, input_size, output_size, **options)
     if not all(spec.partition(":")):
@@ -93,7 +99,7 @@ def resolve(spec: str, input_size: int = 8, output_size: int = 6, **options: Any
     found = lookup.find(spec)
     if isinstance(found, nn.Module):
         if options:
-            raise ValueError(f"{spec!r} is a ready-made module and takes no options, got {', '.join(options)}")
+            raise ValueError(f"{spec!r} is a module, not a class, and takes no options; got {', '.join(options)}")
         return found
     module = own.build(spec, found, input_size, output_size, options)
     if not isinstance(module, nn.Module):
@@ -102,8 +108,8 @@ def resolve(spec: str, input_size: int = 8, output_size: int = 6, **options: Any
 
 
 @contextlib.contextmanager
-def _left_alone(module: nn.Module) -> Iterator[None]:
-    """Random generators, training modes, parameters and their gradients are afterwards as they were before."""
+def _restored(module: nn.Module) -> Iterator[None]:
+    """Put `module` in eval mode; restore modes, values, random generators and TF32 settings at the end."""
     modes = [(m, m.training) for m in module.modules()]
     values = {name: v.detach().clone() for name, v in module.state_dict().items()}
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
@@ -111,7 +117,7 @@ def _left_alone(module: nn.Module) -> Iterator[None]:
     tf32 = matmul.allow_tf32, cudnn.allow_tf32
     with torch.random.fork_rng(devices), torch.enable_grad():
         module.eval()
-        matmul.allow_tf32 = cudnn.allow_tf32 = False     # the tolerances are those of float32
+        matmul.allow_tf32 = cudnn.allow_tf32 = False     # the tolerances assume full float32
         try:
             yield
         finally:

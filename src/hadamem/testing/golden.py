@@ -1,9 +1,9 @@
-"""Golden files: inputs, outputs and gradients of published implementations, compared with ours on every backend.
+"""Compares hadamem with golden files: inputs, outputs and gradients recorded from published implementations.
 
-A file is a `.npz` whose `meta` entry is JSON naming its model. Model files hold weights `w.*`, input `x`, `reset`,
-`state0.*`, and what came out: `y`, `states.*` after every step, `state1.*` after the last, and the gradients `g.*` of
-sum(y * cot). Files of the models `shm_core` and `hmf_core` hold arguments and results of the kernels `shm` and
-`hadamard`. What a file does not hold is not compared.
+A file is a `.npz` whose `meta` entry is JSON that names its model. Model files hold weights `w.*`, input `x`, `reset`,
+`state0.*`, and the results: `y`, `states.*` after every step, `state1.*` after the last, and the gradients `g.*` of
+sum(y * cot). Files of `shm_core` and `hmf_core` hold arguments and results of the kernels `shm` and `hadamard`. Keys
+that a file lacks are not compared.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ TOLERANCES = {   # (values, gradients), relative to the largest absolute entry o
     torch.float32: (2e-4, 2e-3),
 }
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile)
-ROUGH = {"hot", "clamp"}   # recorded at extreme values on purpose
+ROUGH = {"hot", "clamp"}   # extreme values on purpose: float32 is less accurate
 ROUGH_FLOAT32 = (5e-3, 5e-3)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One array against its record: `error` relative to the largest entry, and how much of it is allowed."""
+    """The error of one array, relative to its largest entry, and the tolerance."""
 
     key: str
     where: str        # backend and dtype
@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass
 class FileResult:
-    """What became of one golden file: compared, or evidence that is only shown, or a failure."""
+    """The outcome of one golden file: its differences, a failure, or `evidence` (listed, not compared)."""
 
     name: str
     model: str = "?"
@@ -89,9 +89,10 @@ class FileResult:
 
 def check_golden(directory: str | Path, models: Iterable[str] | None = None, *, backends: Iterable[str] | None = None,
                  report: Callable[[FileResult], None] | None = None) -> list[FileResult]:
-    """Check every golden file of a folder (only those of `models`, if given); `report` gets each result as it comes.
+    """Check every golden file of a folder.
 
-    `backends` limits those tried, of `hm.kernels.backends()`. A model that is not implemented is a failure.
+    models: only files of these. backends: only these of `hm.kernels.backends()`. report: called with each result. A
+    file of a model that is not implemented fails.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -118,7 +119,7 @@ def check_golden(directory: str | Path, models: Iterable[str] | None = None, *, 
 
 def check_file(path: str | Path, *, backends: Iterable[str] | None = None,
                dtypes: Iterable[torch.dtype] = DTYPES) -> FileResult:
-    """Compare one golden file with ours, on every usable backend and in every dtype."""
+    """Compare one golden file on every usable backend and in every dtype."""
     path = Path(path)
     result = FileResult(path.stem)
     try:
@@ -147,7 +148,7 @@ def check_file(path: str | Path, *, backends: Iterable[str] | None = None,
                     difference = relative_error(got, data[key.removesuffix(" (steps)")], _cancelled(data, key))
                     allowed = gradients if key.startswith("g.") else values
                     result.differences.append(Difference(key, where, difference, allowed))
-    except Exception as error:   # one broken file or backend must not hide the others
+    except Exception as error:   # report it and check the other files
         where = result.backends[-1] if result.backends else "no backend"
         result.failure = f"{where}: {type(error).__name__}: {error}"
         return result
@@ -157,7 +158,7 @@ def check_file(path: str | Path, *, backends: Iterable[str] | None = None,
 
 
 def read(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Arrays and meta of a golden file."""
+    """Read the arrays and the meta entry of a golden file."""
     with np.load(path, allow_pickle=False) as file:
         if "meta" not in file:
             raise ValueError("it has no 'meta' entry")
@@ -184,10 +185,10 @@ def relative_error(got: Tensor, want: np.ndarray, scale: float | None = None) ->
 
 
 def _cancelled(data: Mapping[str, np.ndarray], key: str) -> float | None:
-    """The size of the other weights' gradients, where that of weight `key` is recorded as rounding noise beside them: its terms cancel.
+    """The scale to compare a gradient with if it is recorded as rounding noise; None otherwise.
 
-    So it is for mLSTM's input gate bias at extreme gains, which multiplies numerator and denominator alike. No two computations agree in
-    the digits of such noise; that both are noise is what can be compared.
+    An example is mLSTM's input gate bias at extreme gains: it scales numerator and denominator alike, so its gradient
+    cancels. The digits of such noise differ between computations, so it is compared at the scale of the other weights.
     """
     if not key.startswith("g.w."):
         return None
@@ -203,7 +204,7 @@ def _model_of(path: Path) -> str | None:
 
 
 def _places(model: str, only: list[str] | None) -> list[tuple[str, str]]:
-    """(backend, device) pairs to check on: all usable here, or the one way of a memory without kernels of ours."""
+    """(backend, device) pairs to check: all usable ones, or "torch" for a memory without kernels of ours."""
     cuda = torch.cuda.is_available()
     op = {"hmf_core": "hadamard", "shm_core": "shm"}.get(model) or reference.MODELS[model].op
     if op is None:
@@ -214,13 +215,13 @@ def _places(model: str, only: list[str] | None) -> list[tuple[str, str]]:
         unknown = sorted(set(only) - set(kernels.backends()))
         if unknown:
             raise ValueError(f"backend {', '.join(unknown)} is not usable here; choose from {', '.join(kernels.backends())}")
-        places = [(b, d) for b, d in places if b in only] or places   # an operation that has none of them is not left out
+        places = [(b, d) for b, d in places if b in only] or places   # an op without any of them is still checked
     return places
 
 
 Data = Mapping[str, np.ndarray]
-Compared = Iterator[tuple[str, Tensor]]   # (key of the file, what we got)
-Choice = Mapping[str, Tensor]             # what a record fixed beyond the inputs, as keywords of forward()
+Compared = Iterator[tuple[str, Tensor]]   # (key in the file, our result)
+Choice = Mapping[str, Tensor]             # random choices fixed by the record, as keywords of forward()
 
 
 def _inputs(data: Data, names: Iterable[str], device: str, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -266,7 +267,7 @@ def _gradients(data: Data, args: Mapping[str, Tensor]) -> Compared:
 
 
 def _check_model(data: Data, meta: Mapping[str, Any], backend: str, device: str, dtype: torch.dtype) -> Compared:
-    weights = {key[2:]: _input(x, device, dtype) for key, x in data.items() if key.startswith("w.")}
+    weights = {key.removeprefix("w."): _input(x, device, dtype) for key, x in data.items() if key.startswith("w.")}
     memory = reference.load(meta["model"], weights, meta.get("hparams"))
     if backend != "torch":
         memory.backend = backend   # type: ignore[assignment]
@@ -316,7 +317,7 @@ def _check_steps(data: Data, memory: Memory, x: Tensor, state: Any, reset: Tenso
 
 @contextlib.contextmanager
 def _exact(device: str) -> Iterator[None]:
-    """float32 products in full precision while comparing: TF32 has 10 bits."""
+    """Turn TF32 off while comparing: its 10 bits are less than the tolerance."""
     if device == "cpu":
         yield
         return

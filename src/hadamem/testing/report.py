@@ -1,4 +1,4 @@
-"""What a run of checks found, in words: every distinct error once, the checks that ended in it, and what to do about it."""
+"""The report of `check_memory`: each distinct error once, with the checks that hit it and a hint."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ _NOT_THE_USERS = {"hadamem", "torch", "numpy", "numba", "triton", *sys.stdlib_mo
 
 @dataclass(frozen=True)
 class Check:
+    """The outcome of one check."""
+
     name: str
     passed: bool
     message: str = ""
@@ -27,7 +29,7 @@ class Check:
 
     @property
     def raised(self) -> bool:
-        """Whether it ended in an error of the memory, and not in a property that does not hold."""
+        """Whether the memory raised an error, rather than returned wrong values."""
         return self.message.startswith("raised ")
 
     def __str__(self) -> str:
@@ -36,7 +38,7 @@ class Check:
 
 @dataclass
 class Report:
-    """The outcome of every check on one memory. True if all passed."""
+    """The outcome of every check on one memory; true if all passed."""
 
     subject: str
     checks: list[Check] = field(default_factory=list)
@@ -57,7 +59,7 @@ class Report:
         return "\n".join([head, *(f"  {c}" for c in self.checks)] if self.ok else [head, self.complaint("FAIL  ")])
 
     def complaint(self, mark: str = "- ") -> str:
-        """Every distinct error once: the first check that ended in it, where it came from or what to do, and the other checks."""
+        """Each distinct error once: the first check that failed with it, a hint, and the names of the other checks."""
         groups: dict[tuple[str, str], list[Check]] = {}
         for check in self.failures:
             groups.setdefault(_kind(check), []).append(check)
@@ -69,16 +71,16 @@ class Report:
             if rest:
                 names = f"the same in {len(rest)} more: {'; '.join(c.name for c in rest)}"
                 lines += textwrap.wrap(names, 120, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-        first_of_all = "Begin with the first error; those after it often follow from it. " if len(groups) > 1 else ""
-        return "\n".join([*lines, f"{first_of_all}help(hadamem.Memory) states what a memory must do."])
+        first_of_all = "Start with the first error; the others often follow from it. " if len(groups) > 1 else ""
+        return "\n".join([*lines, f"{first_of_all}help(hadamem.Memory) describes what a memory must do."])
 
 
 def explain(error: Exception) -> str:
-    """The line of the user's own code that an error passed last or, if a method cannot be called as it must be, how to write it."""
+    """A hint for an error: the last line of the user's code in its traceback, or the right signature of a method."""
     frames = list(traceback.walk_tb(error.__traceback__))
     own = [_is_the_users(frame.f_globals.get("__name__", "")) for frame, _ in frames]
     called = re.search(r"\b(initial_state|forward|step)\(\) (got|takes|missing)", str(error)) if isinstance(error, TypeError) else None
-    if called and not any(own[-1:]):      # raised by the call itself
+    if called and not any(own[-1:]):      # the call itself failed: wrong signature
         return f"to do: write it as {SIGNATURES[called[1]]}"
     if not any(own):
         return ""
@@ -94,7 +96,7 @@ def _is_the_users(module: str) -> bool:
 
 
 def _kind(check: Check) -> tuple[str, str]:
-    """The same for checks that ended in the same error. Errors that were raised may differ in their numbers, which are often shapes."""
+    """The key that groups equal errors. Numbers in raised errors are ignored: they are often shapes."""
     if check.raised:
         return re.sub(r"\d+(, \d+)*", "#", check.message), check.hint
     return check.message, ""

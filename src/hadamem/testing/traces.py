@@ -1,7 +1,8 @@
-"""Recorded episodes of published environments, replayed in ours: frames, rewards and ends must agree exactly.
+"""Replays recorded episodes of published environments in ours; observations, rewards and ends must agree exactly.
 
-A trace is a `.npz` of one episode. Its layout (what chance decided) is put into our env, its actions are fed, and everything recorded
-about the frames is compared. `*_tasks.npz` hold the fixed tasks of the meta-learning envs. What a file does not hold is not compared.
+A trace is a `.npz` of one episode. A replay puts its layout (everything that was random) into our env, feeds its
+actions, and compares everything that was recorded. `*_tasks.npz` hold the fixed tasks of the meta-learning envs. Keys
+that a file lacks are not compared.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from ..envs.rooms import Rooms
 from ..envs.visual_match import OBJECTS, VisualMatch
 
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile)
-ROUNDING = 4e-16   # of goals on the unit circle: libraries round sines differently
+ROUNDING = 4e-16   # tolerance for goals on the unit circle: libraries round sines differently
 
 Data = Mapping[str, np.ndarray]
 
 
 @dataclass
 class TraceResult:
-    """What became of one file: `compared` are the recorded arrays that were held against ours."""
+    """The outcome of one file; `compared` names the arrays that were compared."""
 
     name: str
     kind: str = "?"
@@ -55,7 +56,7 @@ class TraceResult:
         return f"{head}  {len(self.compared):2} arrays ok"
 
     def compare(self, name: str, data: Data, got: Any, tolerance: float = 0.0) -> None:
-        """Hold `got` against data[name]; the first entry that differs goes to the differences."""
+        """Compare `got` with data[name]; the first entry that differs is added to `differences`."""
         if name not in data:
             return
         self.compared.append(name)
@@ -74,7 +75,7 @@ class TraceResult:
 
 
 def check_traces(directory: str | Path, *, device: str = "cpu", report: Callable[[TraceResult], None] | None = None) -> list[TraceResult]:
-    """Replay every trace of a folder; `report` gets each result as it comes. A file of an unknown kind is a failure."""
+    """Replay every trace of a folder. report: called with each result. A file of an unknown kind fails."""
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"trace folder {str(directory)!r} does not exist")
@@ -108,32 +109,32 @@ def check_trace(path: str | Path, *, device: str = "cpu") -> TraceResult:
         return result
     try:
         CHECKS[result.kind](data, result, device)
-    except Exception as error:   # one broken file must not hide the others
+    except Exception as error:   # report it and check the other files
         result.failure = f"{type(error).__name__}: {error}"
     return result
 
 
 def read(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of a trace."""
+    """Read the arrays of a trace."""
     with np.load(path, allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
 
 def kind_of(stem: str, data: Data) -> str:
-    """What a file holds: a game, a meta-learning env, or its tasks."""
+    """The kind of a file: a game, a meta-learning env, or its tasks."""
     for key in ("game", "kind"):
         if key in data:
             return str(data[key])
     return stem if stem.endswith("_tasks") and "tasks" in data else "?"
 
 
-Watch = Mapping[str, Callable[[dict[str, Any]], Tensor]]   # name -> what to keep of a frame, from the env's info ({} at the reset)
+Watch = Mapping[str, Callable[[dict[str, Any]], Tensor]]   # name -> what to record at a frame, given the env's info ({} at the reset)
 
 
 def replay(env: BatchedEnv, data: Data, layout: Mapping[str, Any], watch: Watch) -> dict[str, np.ndarray]:
-    """Play the recorded actions in a single env, from a layout.
+    """Play the recorded actions in a single env, starting from a layout.
 
-    Gives `obs` and everything of `watch` [T + 1, ...], `rewards`, `terminated` and `truncated` [T], `success` [].
+    Returns `obs` and the entries of `watch` [T + 1, ...], `rewards`, `terminated` and `truncated` [T], `success` [].
     """
     obs, info = env.reset(seed=0, options={"layout": {name: np.asarray(value)[None] for name, value in layout.items()}})
     frames = [{"obs": obs, **_look(watch, info)}]
@@ -154,7 +155,7 @@ def _look(watch: Watch, info: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def room(data: Data, **options: Any) -> Rooms:
-    """Our env with the settings of a trace of either game."""
+    """Make our env with the settings of a Visual Match or Key-to-Door trace."""
     explore, distractor, reward = (int(n) for n in data["max_frames"])
     cls = VisualMatch if str(data["game"]) == "visual_match" else KeyToDoor
     return cls(explore=explore, distractor=distractor, reward=reward, final_reward=float(data["final_reward"]),
@@ -163,7 +164,7 @@ def room(data: Data, **options: Any) -> Rooms:
 
 
 def room_layout(data: Data) -> dict[str, np.ndarray]:
-    """What chance decided in a trace of either game."""
+    """The layout of a Visual Match or Key-to-Door trace."""
     names = {"target": "target_index", "target_cell": "target_cell", "door_colours": "door_colours", "key_cell": "key_cell",
              "player": "explore_player", "apple_cells": "apple_cells"}
     known = VisualMatch.layout if str(data["game"]) == "visual_match" else KeyToDoor.layout
@@ -187,7 +188,7 @@ def _check_room(data: Data, result: TraceResult, device: str) -> None:
         result.compare(name, data, played[name])
     explore, distractor, _ = env.frames
     which = [APPLE_CELLS.index((int(r), int(c))) for r, c in data["apple_cells"]]
-    apples = played["apples"][explore:explore + distractor + 1, which]         # at the start of the phase and after each of its actions
+    apples = played["apples"][explore:explore + distractor + 1, which]         # at the start of the phase and after each action in it
     result.compare("apple_present", data, apples[1:])
     frames, cells = np.nonzero(apples[1:] != apples[:-1])
     result.compare("apple_events", data, np.stack([frames + 1, cells, apples[1:][frames, cells]], axis=1))
@@ -196,7 +197,7 @@ def _check_room(data: Data, result: TraceResult, device: str) -> None:
     result.compare("door_cells", data, OBJECTS)
     result.compare("door_cell", data, DOOR)
     if (played["phase"] == DISTRACTOR).sum() != distractor or played["truncated"].any():
-        result.differences.append("our phases have other lengths, or we truncate")
+        result.differences.append("our phases have other lengths, or our env truncates")
 
 
 # --- Wind and Point Robot

@@ -1,11 +1,11 @@
-"""Does a memory learn to hold symbols? Supervised recall over a gap of noise, from short sequences to long ones.
+"""Supervised recall: can a memory learn to hold symbols over a gap of noise? From short sequences to long ones.
 
-    from hadamem.testing.recall import Learner, Recall, curriculum
+    from recall_task import Learner, Recall, curriculum
     learner = Learner(hm.make_memory("gru", Recall().input_size, 32, memory_size=32), Recall())
     for outcome in curriculum(learner): print(outcome)
 
-A sequence shows `items` symbols at its first steps, then noise, and asks for them one by one at its last steps; each showing and each
-question carries the flag of its place. Guesses are right once in `symbols` times, and nothing but memory does better.
+A sequence shows `items` symbols at its first steps, then noise, and asks for them one by one at its last steps. Each
+item and each question carries a flag with its position. Without memory, an answer is right once in `symbols` times.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..memory import Memory
+from hadamem import Memory
 
-LENGTHS = (8, 16, 32, 64, 128, 256, 512)      # doubled each time: what was learned at one length is a start for the next
-STOPPING = 1                                  # seed of the sequences that decide whether training goes on
-SHORT, SURE = 32, 0.99                        # up to this length all but everything must be right: what is muddled there stays so later
+LENGTHS = (8, 16, 32, 64, 128, 256, 512)      # each length starts from the weights of the one before
+STOPPING = 1                                  # seed of the sequences that decide when training stops
+SHORT, SURE = 32, 0.99                        # a higher goal up to this length: errors learned there remain at longer ones
 
 
 @dataclass(frozen=True)
 class Recall:
-    """The task; the length is given with each batch."""
+    """The task. The length of sequences is an argument of `draw`."""
 
     symbols: int = 8
     items: int = 2             # symbols to hold at the same time
-    noise: float = 0.1         # standard deviation of every feature in between
-    blank: bool = True         # a feature that is 1 in between; without it, a norm on the input lifts the noise to the symbols' size
+    noise: float = 0.1         # standard deviation of every feature in the gap
+    blank: bool = True         # a feature that is 1 in the gap; without it, an input norm scales the noise up to the symbols' size
 
     @property
     def input_size(self) -> int:
@@ -46,7 +46,7 @@ class Recall:
         return 1 / self.symbols
 
     def draw(self, size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """x [size, steps, input_size], and the symbols [size, items] that its last steps ask for."""
+        """Draw x [size, steps, input_size] and the symbols [size, items] that its last steps ask for."""
         S, K = self.symbols, self.items
         if steps < 2 * K:
             raise ValueError(f"steps must be at least {2 * K} to show {K} symbols and ask for them, got {steps}")
@@ -63,22 +63,22 @@ class Recall:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One length: how it ended, and what it took."""
+    """The result of training at one length."""
 
     steps: int
-    solved: bool               # whether the goal was reached, on the sequences that training is stopped by
-    accuracy: float            # afterwards, on sequences of that length that neither taught nor stopped it
-    before: float              # on the same ones before any update at this length
+    solved: bool               # whether the goal was reached, on the sequences used for stopping
+    accuracy: float            # after training, on sequences used neither for training nor for stopping
+    before: float              # on the same sequences before training at this length
     updates: int
-    skipped: int               # of them, because a gradient was inf or nan
+    skipped: int               # updates without a step because a gradient was inf or nan
     seconds: float
 
 
 class Learner:
-    """A memory with a linear head, trained by Adam on the task."""
+    """A memory with a linear head, trained on the task with Adam."""
 
     def __init__(self, memory: Memory, task: Recall, *, batch: int = 32, learning_rate: float = 3e-3, clip: float = 1.0, seed: int = 0):
-        """clip: of the gradient's norm. seed: of the sequences; the weights are as they come."""
+        """clip: limit of the gradient norm. seed: of the training sequences."""
         self.memory, self.task, self.batch, self.clip = memory, task, batch, clip
         self.head = nn.Linear(memory.output_size, task.symbols)
         self.parameters = [*memory.parameters(), *self.head.parameters()]
@@ -87,11 +87,11 @@ class Learner:
         self.skipped = 0
 
     def answer(self, x: Tensor) -> Tensor:
-        """What is said to the questions of x, as logits [B, items, symbols]."""
+        """Logits [B, items, symbols] for the questions of x."""
         return self.head(self.memory(x)[0][:, -self.task.items:])
 
     def update(self, steps: int) -> float:
-        """Learn from a new batch. Returns the share of right answers on it."""
+        """Train on a new batch; returns the share of right answers on it."""
         x, symbol = self.task.draw(self.batch, steps, self.generator)
         logits = self.answer(x)
         loss = F.cross_entropy(logits.flatten(0, 1), symbol.flatten())
@@ -105,7 +105,7 @@ class Learner:
 
     @torch.no_grad()
     def accuracy(self, steps: int, size: int = 512, seed: int = 0) -> float:
-        """Share of right answers on sequences that are not trained on, the same ones for the same seed."""
+        """Share of right answers on sequences that are not trained on; equal seeds give equal sequences."""
         generator = torch.Generator().manual_seed((1 << 32) + (seed << 16) + steps)
         shares = []
         for _ in range(0, size, 64):
@@ -115,28 +115,29 @@ class Learner:
 
     def solve(self, steps: int, *, goal: float = 0.95, updates: int = 1000, seconds: float = float("inf"), window: int = 10,
               report: Callable[[int, float], None] | None = None) -> Outcome:
-        """Train until `goal` of the answers are right, or updates or seconds are used up.
+        """Train until a share `goal` of the answers is right, or updates or seconds run out.
 
-        Batches have lengths between half of `steps` and all of it, so that nothing can be timed instead of remembered. Where the last
-        `window` batches were right to `goal`, so must be 512 other sequences; the accuracy that is told is on yet others, as one looked at
-        until it is high enough flatters. report: called with the number of updates and the share of right answers.
+        Batches have random lengths from half of `steps` to `steps`, so that counting steps does not help. Training stops
+        when the last `window` batches and 512 separate sequences reach `goal`. The reported accuracy is on yet other
+        sequences, since those used for stopping would flatter it.
+        report: called with the number of updates and the share of right answers.
         """
         start, skipped = time.perf_counter(), self.skipped
         before, solved = self.accuracy(steps), self.accuracy(steps, seed=STOPPING) >= goal
-        recent, count, asked = deque[float](maxlen=window), 0, 0
+        recent, count, checked = deque[float](maxlen=window), 0, 0
         shortest = max(2 * self.task.items, steps // 2)
         while not solved and count < updates and time.perf_counter() - start < seconds:
             recent.append(self.update(int(torch.randint(shortest, steps + 1, (), generator=self.generator))))
             count += 1
             if report is not None:
                 report(count, recent[-1])
-            if count - asked >= window and statistics.fmean(recent) >= goal:
-                solved, asked = self.accuracy(steps, seed=STOPPING) >= goal, count
+            if count - checked >= window and statistics.fmean(recent) >= goal:
+                solved, checked = self.accuracy(steps, seed=STOPPING) >= goal, count
         return Outcome(steps, solved, self.accuracy(steps), before, count, self.skipped - skipped, time.perf_counter() - start)
 
 
 def curriculum(learner: Learner, lengths: tuple[int, ...] = LENGTHS, goal: float = 0.95, **options: Any) -> Iterator[Outcome]:
-    """One length after the other, each from the weights that the one before left; options of `Learner.solve`."""
+    """Train at one length after the other with the same learner. options: keywords of `Learner.solve`."""
     for steps in lengths:
         yield learner.solve(steps, goal=max(goal, SURE) if steps <= SHORT else goal, **options)
 

@@ -1,0 +1,131 @@
+"""The `hadamem` command.
+
+Each subcommand is a line in COMMANDS and a module with `arguments(parser)` and `run(args) -> exit code`.
+
+Exit codes: 0 success; 1 the command failed, or a check found failures; 2 bad input. Errors are one sentence on stderr;
+`--debug` shows the traceback instead.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from .._version import __version__
+from ..names import did_you_mean
+from .errors import UsageError, WorkError
+
+
+class Command(NamedTuple):
+    """A help text, and the module of this package that does the work. It is imported when the command is used."""
+
+    help: str
+    module: str
+
+    def load(self) -> Any:
+        try:
+            return importlib.import_module(f".{self.module}", __name__)
+        except ImportError as error:
+            if (error.name or "").startswith("hadamem"):      # our own mistake, not a missing package
+                raise
+            raise UsageError(f"this command needs more packages ({error}): pip install 'hadamem[train]'") from error
+
+
+COMMANDS = {   # "name", or "group name"
+    "bench memory": Command("time SHM on every backend against a plain loop, nn.GRU and nn.LSTM; with --all every memory", "bench_memory"),
+    "bench envs": Command("measure env steps per second of the batched tasks, next to the popgym package", "bench_envs"),
+    "train": Command("train an agent with a memory on an env", "train"),
+    "eval": Command("play episodes with a trained agent: return and success, with confidence intervals", "evaluate"),
+    "watch": Command("show a trained agent playing, as GIF or MP4 or in the terminal", "watch"),
+    "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory", "check_memory"),
+    "list": Command("list memories, backends or envs", "listing"),
+    "play": Command("play an env by hand in the terminal", "play"),
+}
+GROUPS = {"bench": "measure speed and memory use on this machine"}
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any):
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
+def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """Build the parser. Only commands named in `words` get their options: some import a lot to find them."""
+    parser = _Parser(prog="hadamem", description="Memory for reinforcement-learning agents.")
+    parser.add_argument("--version", action="version", version=f"hadamem {__version__}")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    top = parser.add_subparsers(title="commands", metavar="COMMAND")
+    groups: dict[str, Any] = {}
+    for path, command in COMMANDS.items():
+        group, _, name = path.rpartition(" ")
+        if group and group not in groups:
+            inner = top.add_parser(group, help=GROUPS[group], description=_sentence(GROUPS[group]))
+            groups[group] = inner.add_subparsers(title="commands", metavar="COMMAND", required=True)
+        sub = (groups[group] if group else top).add_parser(name, help=command.help, description=_sentence(command.help))
+        sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+        if name in words:
+            command.load().arguments(sub)
+        sub.set_defaults(command=command, parser=sub)
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    argv = sys.argv[1:] if argv is None else list(argv)
+    debug = "--debug" in argv
+    warnings.formatwarning = lambda message, *_, **__: f"{message}\n"      # without our file names and source lines
+    try:
+        return _run(argv)
+    except SystemExit as stop:   # --help and --version; or sys.exit("text") in a module of the user
+        if stop.code is None or isinstance(stop.code, int):
+            return int(stop.code or 0)
+        return _fail(str(stop.code), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except BrokenPipeError:      # `hadamem ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, UsageError):
+            return _fail(str(error), 2)
+        text = " ".join(str(error).split())
+        if isinstance(error, WorkError):
+            return _fail(text, 1)
+        return _fail(f"{type(error).__name__}: {text} (--debug shows the traceback)", 1)
+
+
+def _run(argv: list[str]) -> int:
+    parser = build_parser(argv)
+    args, rest = parser.parse_known_args(argv)
+    if rest:
+        meant = getattr(args, "parser", parser)
+        word = rest[0].partition("=")[0]
+        same = args.elsewhere(word) if hasattr(args, "elsewhere") else None     # its name in another library
+        hint = f" did you mean {same!r}?" if same else did_you_mean(word, meant._option_string_actions)
+        raise UsageError(f"unknown argument {rest[0]!r};{hint} see `{meant.prog} --help`")
+    if not hasattr(args, "command"):
+        parser.print_help()
+        return 0
+    return args.command.load().run(args)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"hadamem: {message}", file=sys.stderr)
+    return code
+
+
+__all__ = ["COMMANDS", "Command", "UsageError", "WorkError", "build_parser", "main"]

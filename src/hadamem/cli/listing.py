@@ -1,0 +1,55 @@
+"""`hadamem list`: memories, kernel backends or envs."""
+
+from __future__ import annotations
+
+import argparse
+
+from .errors import UsageError
+from .output import print_table
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("kind", choices=KINDS, metavar="|".join(KINDS), help="what to list")
+
+
+def run(args: argparse.Namespace) -> int:
+    print_table(KINDS[args.kind]())
+    return 0
+
+
+def _memories() -> list[tuple[str, ...]]:
+    from ..memory import MEMORIES
+
+    return [(name, (make.__doc__ or "").strip().partition("\n")[0]) for name, make in MEMORIES.items()]
+
+
+def _backends() -> list[tuple[str, ...]]:
+    from ..kernels import _backends
+
+    return [(name, _backend_status(name)) for name in _backends.NAMES]
+
+
+def _backend_status(name: str) -> str:
+    import torch
+
+    from ..kernels import _backends
+
+    reason = _backends.missing(name)
+    if reason is not None:
+        return f"not usable here: {reason}"
+    if name == "triton" and _backends.interpreting():
+        return "usable in Triton's interpreter (TRITON_INTERPRET is set): for tests, very slow"
+    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    preferred = [f"chosen by auto on {device}" for device in devices if _backends.candidates("shm", device)[0] == name]
+    return ", ".join(["usable", *preferred])
+
+
+def _envs() -> list[tuple[str, ...]]:
+    try:
+        from ..envs import listing
+    except ImportError as error:
+        raise UsageError(str(error)) from error
+    return [listing.HEAD, *listing.rows()]
+
+
+KINDS = {"memories": _memories, "backends": _backends, "envs": _envs}

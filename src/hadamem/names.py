@@ -1,0 +1,18 @@
+"""Suggestions for misspelt names, used by error messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def close_names(name: str, known: Iterable[str], n: int = 1) -> list[str]:
+    """Up to `n` of the known names that are similar to `name`, ignoring case; the most similar first."""
+    by_lower = {other.lower(): other for other in known}
+    return [by_lower[near] for near in difflib.get_close_matches(str(name).lower(), by_lower, n=n)]
+
+
+def did_you_mean(name: str, known: Iterable[str], n: int = 1) -> str:
+    """A question to append to an error, with a leading space: " did you mean 'x'?". Empty if no known name is similar."""
+    near = close_names(name, known, n)
+    return f" did you mean {' or '.join(map(repr, near))}?" if near else ""

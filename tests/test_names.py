@@ -1,0 +1,17 @@
+"""Suggestions for misspelt names."""
+
+from hadamem.names import close_names, did_you_mean
+
+KNOWN = ["batch", "time", "memory_size", "popgym/AutoencodeEasy", "popgym/AutoencodeHard"]
+
+
+def test_did_you_mean():
+    assert did_you_mean("batsh", KNOWN) == " did you mean 'batch'?"
+    assert did_you_mean("BATCH", KNOWN) == " did you mean 'batch'?"
+    assert did_you_mean("zzz", KNOWN) == ""
+    assert did_you_mean("popgym/autoencodeeasy", KNOWN, n=2) == " did you mean 'popgym/AutoencodeEasy' or 'popgym/AutoencodeHard'?"
+
+
+def test_close_names():
+    assert close_names("memorysize", dict.fromkeys(KNOWN)) == ["memory_size"]
+    assert close_names("x", []) == []
