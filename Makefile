@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(STAMP)  ## Train an agent with memory and one without on the CPU, compare them, draw their curves: about three minutes
-	$(BIN)/python -m hadamem.training.demo
+	$(BIN)/python -m hadamem.cli.demo
 
 test: lint type  ## Lint, check types, and run the tests that need neither minutes nor a GPU
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu' --durations=10 $(PYTEST_ARGS)

@@ -24,7 +24,7 @@ import torch
 
 from hadamem import list_memories
 from hadamem.bench.timing import machine
-from hadamem.training.config import make_config, to_dict
+from hadamem.runs.config import make_config, to_dict
 from hadamem.training.trainer import Trainer
 
 MEMORIES = {      # name in the records: memory and its options

@@ -18,13 +18,13 @@ import yaml
 from hadamem import cli_fields
 from hadamem.cli import build_parser, main
 from hadamem.cli_train import default_name, read_settings
-from hadamem.training.config import make_config, to_dict
-from hadamem.training.folder import load_config
+from hadamem.runs.config import make_config, to_dict
+from hadamem.runs.folder import load_config
 from hadamem.training.run import open_run
 
 ENV = "popgym/RepeatPreviousEasy"
-TINY = ["--num-envs", "8", "--rollout", "16", "--network.memory-size", "8", "--network.memory-output", "16", "--network.features", "16",
-        "--network.inner", "16", "--ppo.epochs", "1", "--ppo.minibatches", "2", "--log", "none"]
+TINY = ["--num-envs", "8", "--num-steps", "16", "--network.memory-size", "8", "--network.memory-output-size", "16", "--network.encoder_size", "16",
+        "--network.layer_size", "16", "--ppo.num_epochs", "1", "--ppo.num_minibatches", "2", "--log", "none"]
 STEPS = ["--steps", "512"]      # four iterations
 
 
@@ -59,7 +59,7 @@ def test_every_setting_has_an_option():
     start = cli_fields.flatten(to_dict(make_config(env=ENV)), known)
     assert set(known) == set(start)
     other = {"device": "cpu", "preset": "popgym-fair", "network.head_activation": "tanh", "network.time_encoding": "none",
-             "ppo.schedule": "constant", "ppo.normalize_advantages": "minibatch", "env": "TMaze", "network.memory": "gru",
+             "ppo.lr_schedule": "constant", "ppo.normalize_advantage": "minibatch", "env": "TMaze", "network.memory": "gru",
              "log": "tensorboard,wandb", "env_options": "k=3", "network.memory_options": "clip=2.5"}
     want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "network.memory_options": {"clip": 2.5}}
     for name, setting in known.items():
@@ -82,16 +82,16 @@ def test_flags_without_a_value_and_large_numbers():
 
 
 def test_set():
-    got = settings("--env", ENV, "--set", "ppo.epochs=3", "memory=gru", "--set", "env_options.k=3", "network.memory_options.bias=false",
+    got = settings("--env", ENV, "--set", "ppo.num_epochs=3", "memory=gru", "--set", "env_options.k=3", "network.memory_options.bias=false",
                    "ppo.max-grad-norm=none")
-    assert (got.ppo.epochs, got.network.memory, got.env_options, got.ppo.max_grad_norm) == (3, "gru", {"k": 3}, None)
+    assert (got.ppo.num_epochs, got.network.memory, got.env_options, got.ppo.max_grad_norm) == (3, "gru", {"k": 3}, None)
     assert got.network.memory_options == {"bias": False}
 
 
 def test_preset_then_file_then_options(here):
     (here / "c.yaml").write_text("env: TMaze\nppo:\n  epochs: 3\n  learning-rate: 3e-4\nseed: 5\n")
     got = settings("--config", "c.yaml", "--preset", "popgym-fair", "--seed", "6")
-    assert (got.env, got.seed, got.ppo.epochs, got.ppo.learning_rate) == ("TMaze", 6, 3, 3e-4)
+    assert (got.env, got.seed, got.ppo.num_epochs, got.ppo.learning_rate) == ("TMaze", 6, 3, 3e-4)
     assert (got.batch, got.preset) == (65_536, "popgym-fair")
     assert settings("--config", "c.yaml").preset == "default"
     (here / "c.yaml").write_text("env: TMaze\nppo:\nnetwork: {}\nenv_options:\n")      # sections with nothing in them
@@ -109,8 +109,8 @@ def test_a_saved_config_gives_the_same_settings(here):
 def test_options_show_the_words_beside_the_fields(capsys):
     assert main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "--ppo.trace X lambda of the advantages" in text
-    assert f"[{make_config().ppo.epochs}]" in text
+    assert "--ppo.gae_lambda X lambda of the advantages" in text
+    assert f"[{make_config().ppo.num_epochs}]" in text
     for setting in cli_fields.find_settings().values():
         assert setting.flag in text
 
@@ -166,14 +166,14 @@ def test_resume(trained, here, capsys):
     (["--env", "popgym/RepeatPrevousEasy"], "did you mean popgym/RepeatPreviousEasy"),
     (["--env", ENV, "--memory", "shn"], "did you mean 'shm'"),
     (["--env", ENV, "--preset", "defalt"], "did you mean 'default'"),
-    (["--env", ENV, "--ppo.epoch", "4"], "did you mean '--ppo.epochs'"),
+    (["--env", ENV, "--ppo.epoch", "4"], "did you mean '--ppo.num_epochs'"),
     (["--env", ENV, "--learning-rate", "4"], "did you mean '--ppo.learning-rate'"),
     (["--env", ENV, "--lr", "4"], "did you mean '--ppo.learning-rate'"),
     (["--env", ENV, "--hidden-size=4"], "did you mean '--network.memory-size'"),
-    (["--env", ENV, "--set", "ppo.gamma=0.9"], "did you mean 'ppo.discount'"),
-    (["--env", ENV, "--set", "ppo.epoch=4"], "did you mean 'ppo.epochs'"),
+    (["--env", ENV, "--set", "ppo.gamma=0.9"], "did you mean 'ppo.gamma'"),
+    (["--env", ENV, "--set", "ppo.epoch=4"], "did you mean 'ppo.num_epochs'"),
     (["--env", ENV, "--set", "learning_rate=4"], "did you mean 'ppo.learning_rate'"),
-    (["--env", ENV, "--set", "ppo.epochs"], "NAME=VALUE"),
+    (["--env", ENV, "--set", "ppo.num_epochs"], "NAME=VALUE"),
     (["--env", ENV, "--steps", "many"], "steps must be a whole number, got 'many'"),
     (["--env", ENV, "--steps", "1.5"], "steps must be a whole number"),
     (["--env", ENV, "--steps", "0"], "steps must be at least 1"),
@@ -193,11 +193,11 @@ def test_resume(trained, here, capsys):
     (["--env", ENV, "--out", "/proc/nowhere/x"], "cannot be written to"),
     (["--config", "missing.yaml"], "missing.yaml cannot be read"),
     (["--config", "newer.yaml"], "upgrade hadamem"),
-    (["--config", "typo.yaml"], "typo.yaml: unknown setting 'ppo.epoch'; did you mean 'ppo.epochs'"),
+    (["--config", "typo.yaml"], "typo.yaml: unknown setting 'ppo.epoch'; did you mean 'ppo.num_epochs'"),
     (["--config", "flat.yaml"], "flat.yaml: ppo is a section with settings such as ppo."),
     (["--env", ENV, "--workers", "-1"], "workers must be at least 0, got -1"),
     (["--env", ENV, "--seeds", "1", "--jobs", "0"], "--jobs must be at least 1, got 0"),
-    (["--config", "text.yaml"], "ppo.epochs must be a whole number, got 'four'"),
+    (["--config", "text.yaml"], "ppo.num_epochs must be a whole number, got 'four'"),
     (["--config", "made.yaml", "--preset", "popgym-fair"], "leave one out"),
     (["--resume"], "which run"),
     (["--resume", "--name", "nothing"], "no run in runs/nothing"),
@@ -474,7 +474,7 @@ def test_demo(here, capsys, monkeypatch):
 
 
 def test_compared():
-    from hadamem.training.demo import compared
+    from hadamem.cli.demo import compared
     from hadamem.training.evaluate import Evaluation
 
     text = compared({"shm": Evaluation((1.0, 0.9), (5, 5), (True, True)), "none": Evaluation((-0.5, -0.4), (5, 5), (False, True))})

@@ -8,9 +8,10 @@ from gymnasium import spaces
 
 import hadamem as hm
 from hadamem import states
-from hadamem.agents import PPO, ActorCritic, Batch, NetworkConfig, PPOConfig, Rollout, make_actions
-from hadamem.agents.ppo import advantages, minibatches, ppo_loss
+from hadamem.agents import PPO, ActorCritic, AgentSpec, NetworkConfig, PPOConfig, Rollout, make_actions
+from hadamem.agents.ppo import STATISTICS, make_batch, minibatches, ppo_loss
 from hadamem.agents.returns import compute_gae
+from hadamem.training.replay import LatestRollout
 
 MULTI = spaces.MultiDiscrete([3, 4])
 BOX = spaces.Box(-2.0, 2.0, (3,))
@@ -18,7 +19,7 @@ BOX = spaces.Box(-2.0, 2.0, (3,))
 
 def network(memory="shm", space=MULTI, dtype=torch.float64, seed=0, **options):
     torch.manual_seed(seed)
-    net = ActorCritic(7, make_actions(space), NetworkConfig(memory=memory, memory_size=12, memory_output=16, **options)).to(dtype)
+    net = ActorCritic(7, make_actions(space), NetworkConfig(memory=memory, memory_size=12, memory_output_size=16, **options)).to(dtype)
     for head in (net.actor, net.critic):
         torch.nn.init.normal_(head[-1].weight, 0, 0.5)      # a start of 0.01 would hide differences
     for p in net.parameters():
@@ -44,9 +45,17 @@ def act(net, N=6, T=13, resets=0.15, seed=1, cut=True):
             chosen.append(net.actions.sample(dist, net.actions.noise(N, generator=g).to(dtype)))
     done = torch.cat([reset[:, 1:], torch.rand(N, 1, generator=g) < resets], 1)
     reward = torch.randn(N, T, generator=g, dtype=dtype)
-    bootstrap = torch.randn(N, T, generator=g, dtype=dtype) * (torch.rand(N, T, generator=g) < 0.5) if cut else None
-    return Rollout(x, reset, torch.stack(chosen, 1), torch.stack(dists, 1), torch.stack(values, 1), reward, done, bootstrap,
-                   torch.randn(N, generator=g, dtype=dtype), start)
+    final = {"value": torch.randn(N, T, generator=g, dtype=dtype) * (torch.rand(N, T, generator=g) < 0.5)} if cut else {}
+    return Rollout(x, reset, torch.stack(chosen, 1), reward, done, torch.zeros_like(done), start, torch.zeros(N, dtype=torch.int64),
+                   lambda obs, *_: obs, extras={"dist": torch.stack(dists, 1), "value": torch.stack(values, 1)}, final=final,
+                   last={"value": torch.randn(N, generator=g, dtype=dtype)})
+
+
+def agent(config=PPOConfig(), **options):
+    """PPO around a network of `network`, in float32."""
+    made = PPO(AgentSpec(7, MULTI, NetworkConfig(memory="shm", memory_size=12, memory_output_size=16), config))
+    made.network.load_state_dict(network(dtype=torch.float32, **options).state_dict())
+    return made
 
 
 @pytest.mark.parametrize("memory", hm.list_memories())
@@ -56,44 +65,49 @@ def test_ratio_is_one_before_the_first_update(memory, dtype, limit, separate):
     """Stepwise acting and the sequence pass of learning are the same policy: resets, carried states and random rows included."""
     net = network(memory, dtype=dtype, separate_memories=separate)
     r = act(net)
-    dist, value, _ = net(r.features, r.state, r.reset)
-    log_ratio = net.actions.log_prob(dist, r.action) - net.actions.log_prob(r.dist, r.action)
+    dist, value, _ = net(r.features(), r.state, r.first)
+    log_ratio = net.actions.log_prob(dist, r.action) - net.actions.log_prob(r.extras["dist"], r.action)
     assert float(log_ratio.detach().abs().max()) <= limit
-    assert float((value - r.value).detach().abs().max()) <= limit
+    assert float((value - r.extras["value"]).detach().abs().max()) <= limit
 
 
-def slow_gae(r, discount, trace):
+def gae(r, gamma, gae_lambda):
+    return compute_gae(r.reward, r.extras["value"], r.done, r.final.get("value"), r.last["value"], gamma, gae_lambda)
+
+
+def slow_gae(r, gamma, gae_lambda):
     N, T = r.reward.shape
+    value = r.extras["value"]
     out = torch.zeros_like(r.reward)
     for n in range(N):
         for t in range(T):
             factor, total = 1.0, 0.0
             for i in range(t, T):
                 if bool(r.done[n, i]):
-                    after = float(r.bootstrap[n, i]) if r.bootstrap is not None else 0.0
+                    after = float(r.final["value"][n, i]) if r.final else 0.0
                 else:
-                    after = float(r.value[n, i + 1]) if i + 1 < T else float(r.last_value[n])
-                total += factor * (float(r.reward[n, i]) + discount * after - float(r.value[n, i]))
-                factor *= discount * trace
+                    after = float(value[n, i + 1]) if i + 1 < T else float(r.last["value"][n])
+                total += factor * (float(r.reward[n, i]) + gamma * after - float(value[n, i]))
+                factor *= gamma * gae_lambda
                 if bool(r.done[n, i]):
                     break
             out[n, t] = total
     return out
 
 
-@pytest.mark.parametrize("trace", [1.0, 0.9, 0.0])
+@pytest.mark.parametrize("gae_lambda", [1.0, 0.9, 0.0])
 @pytest.mark.parametrize("cut", [True, False])
-def test_advantages_against_a_slow_loop(trace, cut):
+def test_advantages_against_a_slow_loop(gae_lambda, cut):
     r = act(network(), cut=cut)
-    got = compute_gae(r.reward, r.value, r.done, r.bootstrap, r.last_value, 0.97, trace)
-    torch.testing.assert_close(got, slow_gae(r, 0.97, trace))
-    batch = advantages(r, PPOConfig(discount=0.97, trace=trace))
-    torch.testing.assert_close(batch.target, got + r.value)
+    got = gae(r, 0.97, gae_lambda)
+    torch.testing.assert_close(got, slow_gae(r, 0.97, gae_lambda))
+    batch = make_batch(r, PPOConfig(gamma=0.97, gae_lambda=gae_lambda))
+    torch.testing.assert_close(batch.target, got + r.extras["value"])
     torch.testing.assert_close(batch.advantage, (got - got.mean()) / got.std(unbiased=False))
 
 
 def test_truncation_bootstraps_and_termination_does_not():
-    """One step, one env: the return is the reward, plus the discounted value of the final observation only where it was cut short."""
+    """One step, one env: the return is the reward, plus the discounted value of the final observation only where it was truncated."""
     one = torch.ones(1, 1)
     for cut, want in ((True, 1 + 0.9 * 5), (False, 1.0)):
         got = compute_gae(one, 0 * one, one.bool(), 5 * one * cut, torch.tensor([100.0]), 0.9, 1.0)
@@ -102,7 +116,7 @@ def test_truncation_bootstraps_and_termination_does_not():
 
 def slow_loss(actions, dist, value, batch, config, beta):
     """Step by step with torch.distributions."""
-    r, total, n = batch.rollout, 0.0, 0
+    r, total, n = batch, 0.0, 0
     for i in range(value.shape[0]):
         for t in range(value.shape[1]):
             if r.weight is not None and not float(r.weight[i, t]):
@@ -117,9 +131,9 @@ def slow_loss(actions, dist, value, batch, config, beta):
                 logp, logp_old, entropy = new.log_prob(a).sum(), old.log_prob(a).sum(), new.entropy().sum()
                 kl = torch.distributions.kl_divergence(old, new).sum()
             ratio, A = math.exp(logp - logp_old), float(batch.advantage[i, t])
-            policy = -min(ratio * A, min(max(ratio, 1 - config.clip), 1 + config.clip) * A)
-            error = min(float(value[i, t] - batch.target[i, t]) ** 2, config.value_clip)
-            total += policy + config.value_coefficient * error - config.entropy_coefficient * float(entropy) + beta * float(kl)
+            policy = -min(ratio * A, min(max(ratio, 1 - config.clip_range), 1 + config.clip_range) * A)
+            error = min(float(value[i, t] - batch.target[i, t]) ** 2, config.vf_loss_clip)
+            total += policy + config.vf_coef * error - config.ent_coef * float(entropy) + beta * float(kl)
             n += 1
     return total / n
 
@@ -136,12 +150,12 @@ def distribution(actions, dist):
 def test_loss_against_a_slow_loop(space, weighted):
     old, new = network(space=space, seed=0), network(space=space, seed=5)
     r = act(old)
+    config = PPOConfig(ent_coef=0.02, vf_coef=0.5, vf_loss_clip=4.0)
+    batch = make_batch(r, config)
     if weighted:
-        r = r._replace(weight=(torch.rand(r.reward.shape, generator=torch.Generator().manual_seed(3)) < 0.7).double())
-    config = PPOConfig(entropy_coefficient=0.02, value_coefficient=0.5, value_clip=4.0)
-    batch = advantages(r, config)
+        batch = batch._replace(weight=(torch.rand(r.reward.shape, generator=torch.Generator().manual_seed(3)) < 0.7).double())
     with torch.no_grad():
-        dist, value, _ = new(r.features, r.state, r.reset)
+        dist, value, _ = new(batch.features, r.state, r.first)
         loss, parts = ppo_loss(new.actions, dist, value, batch, config, 0.3)
     assert float(loss) == pytest.approx(slow_loss(new.actions, dist, value, batch, config, 0.3), rel=1e-9)
     assert float(parts["kl"]) > 0
@@ -150,17 +164,16 @@ def test_loss_against_a_slow_loop(space, weighted):
 def test_steps_of_no_weight_change_no_gradient():
     """Whatever stands in steps that do not count, the gradients of the others stay as they are."""
     net = network()
-    r = act(net)
-    weight = torch.ones_like(r.reward)
+    batch = make_batch(act(net), PPOConfig(clip_range_vf=0.2))
+    weight = torch.ones_like(batch.target)
     weight[:, 9:] = 0
-    r = r._replace(weight=weight)
     grads = []
     for noise in (0.0, 1e3):
-        later = r._replace(features=torch.cat([r.features[:, :9], r.features[:, 9:] + noise], 1),
-                           reward=r.reward + noise * (1 - weight), value=r.value + noise * (1 - weight))
-        batch = Batch(later, torch.where(weight > 0, 1.0, noise), torch.where(weight > 0, 0.5, -noise))
-        dist, value, _ = net(later.features, later.state, later.reset)
-        loss, _ = ppo_loss(net.actions, dist, value, batch, PPOConfig(normalize_advantages="minibatch"), 0.2)
+        later = batch._replace(features=torch.cat([batch.features[:, :9], batch.features[:, 9:] + noise], 1), weight=weight,
+                               value=batch.value + noise * (1 - weight), advantage=torch.where(weight > 0, 1.0, noise),
+                               target=torch.where(weight > 0, 0.5, -noise))
+        dist, value, _ = net(later.features, later.state, later.first)
+        loss, _ = ppo_loss(net.actions, dist, value, later, PPOConfig(normalize_advantage="minibatch", clip_range_vf=0.2), 0.2)
         grads.append(torch.autograd.grad(loss, list(net.parameters()), allow_unused=True))
     for a, b in zip(*grads, strict=True):
         if a is not None:
@@ -168,81 +181,82 @@ def test_steps_of_no_weight_change_no_gradient():
 
 
 def test_minibatches_cover_every_env_once_an_epoch():
-    config = PPOConfig(epochs=3, minibatches=4)
+    config = PPOConfig(num_epochs=3, num_minibatches=4)
     sets = list(minibatches(12, config, torch.Generator().manual_seed(0)))
     assert len(sets) == 12
     for epoch in range(3):
         assert sorted(torch.cat(sets[4 * epoch:4 * epoch + 4]).tolist()) == list(range(12))
-    fixed = list(minibatches(12, PPOConfig(epochs=3, minibatches=4, reshuffle=False), torch.Generator().manual_seed(0)))
+    fixed = list(minibatches(12, PPOConfig(num_epochs=3, num_minibatches=4, reshuffle=False), torch.Generator().manual_seed(0)))
     assert {tuple(s.tolist()) for s in fixed} == {(0, 1, 2), (3, 4, 5), (6, 7, 8), (9, 10, 11)}
-    with pytest.raises(ValueError, match="multiple of minibatches"):
-        list(minibatches(13, config, torch.Generator()))
 
 
 def test_a_bad_batch_is_skipped_and_counted():
-    net = network(dtype=torch.float32)
-    ppo = PPO(net, PPOConfig())
-    batch = advantages(act(net), ppo.config)
-    ppo.begin(0.0)
-    ppo.update(batch)
+    ppo = agent(PPOConfig(num_minibatches=2))
+    net = ppo.network
+    ppo.attach(LatestRollout(act(net)))
+    ppo.prepare()
+    ppo.chosen.copy_(torch.arange(3))
+    ppo.update()
     before = [p.detach().clone() for p in net.parameters()]
-    ppo.update(batch._replace(advantage=batch.advantage * float("nan")))
+    good = ppo.batch
+    ppo.batch = good._replace(advantage=good.advantage * float("nan"))
+    ppo.update()
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
-    ppo.update(batch)
+    ppo.batch = good
+    ppo.update()
     assert not all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
-    stats = ppo.end(3)
+    stats = ppo.finish(3)
     assert stats["skipped"] == 1
-    assert all(math.isfinite(x) for x in stats.values())
+    assert all(torch.isfinite(x) for x in stats.values())
 
 
 def test_an_iteration_without_updates_adapts_nothing():
-    ppo = PPO(network(dtype=torch.float32), PPOConfig())
-    ppo.totals[-1] = 4
-    assert ppo.end(4) == {"kl_coefficient": pytest.approx(0.2), "skipped": 4.0}
-    assert float(ppo.kl_coefficient) == pytest.approx(0.2)
+    ppo = agent()
+    ppo.skipped.fill_(4)
+    stats = ppo.finish(4)
+    assert {name: float(x) for name, x in stats.items() if not x.isnan()} == {"kl_coef": pytest.approx(0.2), "updates": 4, "skipped": 4}
+    assert float(ppo.kl_coef) == pytest.approx(0.2)
 
 
 def test_nan_stays_in_its_env():
     r = act(network())
-    clean = compute_gae(r.reward, r.value, r.done, r.bootstrap, r.last_value, 0.97, 0.9)
-    reward = r.reward.clone()
-    reward[2, 5] = float("nan")
-    got = compute_gae(reward, r.value, r.done, r.bootstrap, r.last_value, 0.97, 0.9)
+    clean = gae(r, 0.97, 0.9)
+    r.reward[2, 5] = float("nan")
+    got = gae(r, 0.97, 0.9)
     others = [0, 1, 3, 4, 5]
     assert torch.equal(got[others], clean[others])
     assert torch.equal(got[2, 6:], clean[2, 6:])
 
 
 def test_the_penalty_adapts_to_the_kl():
-    net = network(dtype=torch.float32)
-    for kl, factor in ((0.05, 1.5), (0.001, 0.5), (0.01, 1.0)):
-        ppo = PPO(net, PPOConfig())
-        ppo.totals.copy_(torch.tensor([0, 0, 0, 0, 2 * kl, 0, 0, 0.0]))
-        ppo.end(2)
-        assert float(ppo.kl_coefficient) == pytest.approx(0.2 * factor)
+    for kl, floor, want in ((0.05, 0.0, 0.3), (0.001, 0.0, 0.1), (0.001, 0.15, 0.15), (0.01, 0.0, 0.2)):
+        ppo = agent(PPOConfig(min_kl_coef=floor))
+        ppo.sums[STATISTICS.index("kl")] = 2 * kl
+        assert float(ppo.finish(2)["kl_coef"]) == pytest.approx(0.2)      # the one that was used
+        assert float(ppo.kl_coef) == pytest.approx(want)
 
 
 def test_masked_actions_are_never_taken():
     actions = make_actions(MULTI)
     mask = torch.tensor([[True, False, True, False, False, True, False]])
-    dist = actions.describe(torch.zeros(1000, 7), mask)
+    dist = actions.parameters_of(torch.zeros(1000, 7), mask)
     action = actions.sample(dist, actions.noise(1000, generator=torch.Generator().manual_seed(0)))
     assert set(action[:, 0].tolist()) == {0, 2}
     assert set(action[:, 1].tolist()) == {2}
     assert torch.isfinite(actions.log_prob(dist, action)).all()
     assert float(actions.entropy(dist)[0]) == pytest.approx(math.log(2))
     assert torch.isfinite(actions.kl(dist, dist)).all()
-    lost = actions.describe(torch.full((9, 7), math.nan), mask)             # a network that got nan
+    lost = actions.parameters_of(torch.full((9, 7), math.nan), mask)             # a network that got nan
     assert set(actions.sample(lost, torch.zeros(9, 7))[:, 1].tolist()) == set(actions.mode(lost)[:, 1].tolist()) == {2}
 
 
 def test_samples_follow_the_distribution():
     actions = make_actions(spaces.Discrete(3))
-    dist = actions.describe(torch.tensor([0.5, -1.0, 1.0]).expand(40000, 3))
+    dist = actions.parameters_of(torch.tensor([0.5, -1.0, 1.0]).expand(40000, 3))
     action = actions.sample(dist, actions.noise(40000, generator=torch.Generator().manual_seed(0)))[:, 0]
     assert (torch.bincount(action) / 40000 - dist[0].exp()).abs().max() < 0.01
     gauss = make_actions(BOX)
-    dist = gauss.describe(torch.tensor([0.3, 0.0, -2.0]).expand(40000, 3))
+    dist = gauss.parameters_of(torch.tensor([0.3, 0.0, -2.0]).expand(40000, 3))
     action = gauss.sample(dist, gauss.noise(40000, generator=torch.Generator().manual_seed(0)))
     assert (action.mean(0) - torch.tensor([0.3, 0.0, -2.0])).abs().max() < 0.02
     assert (action.std(0) - 1).abs().max() < 0.02
@@ -254,24 +268,24 @@ def test_another_scale_changes_no_value():
     net = network()
     r = act(net)
     net.rescale_values(torch.tensor(50.0, dtype=torch.float64))
-    _, value, _ = net(r.features, r.state, r.reset)
-    torch.testing.assert_close(value, r.value)
+    _, value, _ = net(r.features(), r.state, r.first)
+    torch.testing.assert_close(value, r.extras["value"])
     assert float(net.value_scale) == 50
 
 
 def test_the_scale_follows_the_targets():
-    net = network(dtype=torch.float32)
-    ppo = PPO(net, PPOConfig(normalize_values=True))
-    ppo.follow_values(torch.full((4, 5), 200.0))
-    assert float(net.value_scale) == pytest.approx(200)
-    ppo.follow_values(torch.full((4, 5), float("nan")))
-    assert float(net.value_scale) == pytest.approx(200)
-    ppo.follow_values(torch.zeros(4, 5))
-    assert float(net.value_scale) == pytest.approx(200 * 0.9 ** 0.5)
+    ppo = agent(PPOConfig(normalize_values=True))
+    scale = ppo.network.value_scale
+    ppo.rescale_values(torch.full((4, 5), 200.0))
+    assert float(scale) == pytest.approx(200)
+    ppo.rescale_values(torch.full((4, 5), float("nan")))
+    assert float(scale) == pytest.approx(200)
+    ppo.rescale_values(torch.zeros(4, 5))
+    assert float(scale) == pytest.approx(200 * 0.9 ** 0.5)
 
 
 def test_time_is_counted_from_the_start_of_episodes():
-    from hadamem.agents.network import _times
+    from hadamem.agents.networks import _times
 
     reset = torch.tensor([[False, False, True, False, True], [True, False, False, False, False]])
     time, last = _times(torch.tensor([7, 3]), reset)
@@ -286,11 +300,11 @@ def test_unknown_action_spaces_are_refused(space, kind):
 
 
 def test_a_memory_is_the_same_by_each_of_its_names():
-    from hadamem.agents.network import Trunk
+    from hadamem.agents.networks import Trunk
 
     def trunk(name):
         torch.manual_seed(0)
-        return Trunk(5, (), NetworkConfig(memory=name, time_encoding="shm"))
+        return Trunk(5, (), NetworkConfig(memory=name))
 
     class Mine(hm.GRU):
         pass
@@ -300,7 +314,6 @@ def test_a_memory_is_the_same_by_each_of_its_names():
         same_as = {"hadamem:SHM": "shm", "hadamem.memory:SHM.release": "shm-release", "hadamem:GRU": "gru", "shm-mine": "gru"}
         for name, same in same_as.items():
             a, b = trunk(name), trunk(same)
-            assert (a.time is None) == (b.time is None)
             assert [p.shape for p in a.parameters()] == [p.shape for p in b.parameters()]
     finally:
         del hm.memory.MEMORIES["shm-mine"]

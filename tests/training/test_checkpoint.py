@@ -9,9 +9,9 @@ import yaml
 from safetensors import safe_open
 
 from hadamem.training import checkpoint, metrics
-from hadamem.training.checkpoint import CheckpointError, Checkpoints, NewerFormatError
-from hadamem.training.config import make_config, to_dict
-from hadamem.training.folder import FREE, RunFolder, load_config, save_config
+from hadamem.runs.checkpoint import CheckpointError, Checkpoints, NewerFormatError
+from hadamem.runs.config import make_config, to_dict
+from hadamem.runs.folder import FREE, RunFolder, load_config, save_config
 
 TENSORS = {"a.weight": torch.randn(3, 4), "flags": torch.tensor([True, False]), "count": torch.tensor(7), "empty": torch.zeros(0, 2),
            "strided": torch.randn(4, 6).T, "double": torch.randn(2, dtype=torch.float64)}

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from hadamem import envs
-from hadamem.training.config import make_config
+from hadamem.runs.config import make_config
 from hadamem.training.trainer import Trainer
 
-SMALL = {"num_envs": 4, "rollout": 20, "ppo.epochs": 1, "ppo.minibatches": 2, "network.memory_size": 8, "network.memory_output": 8,
+SMALL = {"num_envs": 4, "num_steps": 20, "ppo.num_epochs": 1, "ppo.num_minibatches": 2, "network.memory_size": 8, "network.memory_output_size": 8,
          "device": "cpu", "workers": 0}
 
 
@@ -73,7 +73,7 @@ def test_the_critic_learns_large_returns():
     before = run.network.critic[-1].weight.detach().clone()
     run.iteration()
     assert not torch.equal(before, run.network.critic[-1].weight)
-    assert run.config.ppo.value_clip is None
+    assert run.config.ppo.vf_loss_clip is None
 
 
 def test_the_callers_generator_is_left_alone():
@@ -88,6 +88,6 @@ def test_the_callers_generator_is_left_alone():
     ("popgym/ConcentrationMedium", "popgym-release", 208), ("popgym/BattleshipHard", "popgym-fair", 144),
     ("popgym/RepeatFirstHard", "popgym-fair", 831), ("popgym/AutoencodeMedium", "default", 207)])
 def test_rollouts_are_whole_episodes(name, preset, steps):
-    changes = {"num_envs": 8, "device": "cpu", "network.memory_size": 4, "network.memory_output": 4, "memory": "none"}
+    changes = {"num_envs": 8, "device": "cpu", "network.memory_size": 4, "network.memory_output_size": 4, "memory": "none"}
     assert Trainer(make_config(preset, env=name, **changes)).steps == steps
     assert Trainer(make_config(preset, env=name, **changes), envs.make(name, num_envs=8)).steps == steps

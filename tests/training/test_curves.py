@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hadamem.training.curves import draw_curves, series, short, smooth
+from hadamem.view.curves import draw_curves, series, short, smooth
 
 pytest.importorskip("matplotlib")
 

@@ -12,10 +12,10 @@ import torch
 from gymnasium import spaces
 
 from hadamem import envs
-from hadamem.training.config import make_config
+from hadamem.runs.config import make_config
 from hadamem.training.evaluate import FIRST_ENV, Evaluation, begin, check_fit, evaluate, t_quantile, wilson
-from hadamem.training.evaluations import keep
-from hadamem.training.metrics import append_row, read_rows
+from hadamem.runs.evaluations import keep
+from hadamem.runs.metrics import append_row, read_rows
 from hadamem.training.policy import Policy
 from hadamem.training.trainer import Trainer
 

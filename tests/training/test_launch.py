@@ -14,12 +14,12 @@ import pytest
 from hadamem.cli import build_parser, main
 from hadamem.cli_train import read_settings
 from hadamem.training import launch
-from hadamem.training.config import make_config
-from hadamem.training.folder import RunFolder
+from hadamem.runs.config import make_config
+from hadamem.runs.folder import RunFolder
 from hadamem.training.launch import _terminated_is_interrupted, train_many
 from hadamem.training.run import open_run
 
-SMALL = {"num_envs": 8, "rollout": 16, "ppo.epochs": 1, "network.memory_size": 8, "network.memory_output": 8, "device": "cpu", "log": ()}
+SMALL = {"num_envs": 8, "num_steps": 16, "ppo.num_epochs": 1, "network.memory_size": 8, "network.memory_output_size": 8, "device": "cpu", "log": ()}
 
 
 def configs(steps, seeds=(0, 1)):
@@ -60,7 +60,7 @@ def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
     """SIGTERM and SIGHUP to the launcher leave no process behind; a run that is killed gives an exit code that is not 0."""
     command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "4000000", "--seeds", "0", "1",
                "--out", str(tmp_path), "--device", "cpu", "--log", "none",
-               "--set", "num_envs=8", "rollout=16", "ppo.epochs=1", "network.memory_size=8"]
+               "--set", "num_envs=8", "num_steps=16", "ppo.num_epochs=1", "network.memory_size=8"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     end = time.monotonic() + 60
     while not all((tmp_path / f"seed-{s}" / "metrics.jsonl").exists() for s in (0, 1)):
@@ -125,7 +125,7 @@ def test_what_may_change_is_passed_on_to_runs_that_go_on(finished, tmp_path, mon
 
 
 def test_ctrl_c_saves_and_calling_again_goes_on(tmp_path):
-    small = ["num_envs=8", "rollout=16", "ppo.epochs=1", "network.memory_size=8"]
+    small = ["num_envs=8", "num_steps=16", "ppo.num_epochs=1", "network.memory_size=8"]
     argv = ["train", "--env", "TMaze", "--memory", "gru", "--steps", "12800", "--seeds", "3", "--jobs", "1", "--out", str(tmp_path),
             "--device", "cpu", "--log", "none", "--set", *small]
     process = subprocess.Popen([sys.executable, "-m", "hadamem", *argv], stdout=subprocess.PIPE, text=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hadamem.training.config import make_config
+from hadamem.runs.config import make_config
 from hadamem.training.trainer import Trainer
 
 

@@ -20,9 +20,9 @@ import hadamem as hm
 from hadamem.envs import EnvError
 from hadamem.memory import MEMORIES, NoMemory
 from hadamem.training import checkpoint
-from hadamem.training.config import make_config
+from hadamem.runs.config import make_config
 from hadamem.training.loop import TrainingFailed, train
-from hadamem.training.metrics import TIMES
+from hadamem.runs.metrics import TIMES
 from hadamem.training.run import open_run
 
 from .. import warm
@@ -142,7 +142,7 @@ def test_bad_input(tmp_path):
 
 @pytest.mark.parametrize(("env", "memory", "changes"), [
     ("popgym/RepeatPreviousEasy", "shm", {}), ("popgym/RepeatPreviousEasy", "shm-paper", {"network.separate_memories": True}),
-    ("popgym/PositionOnlyPendulumEasy", "gru", {"ppo.schedule": "linear", "ppo.kl_coefficient": 0.2}), ("TMaze", "lstm", {"seed": 3}),
+    ("popgym/PositionOnlyPendulumEasy", "gru", {"ppo.lr_schedule": "linear", "ppo.kl_coef": 0.2}), ("TMaze", "lstm", {"seed": 3}),
     ("popgym/MultiarmedBanditEasy", "none", {"rollout": None, "ppo.reshuffle": False}),
 ])
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, env, memory, changes):
@@ -200,7 +200,7 @@ def test_without_a_checkpoint_the_run_starts_again(tmp_path):
 
 
 def test_a_finished_run_is_not_redone_but_may_be_prolonged(tmp_path):
-    constant = functools.partial(settings, **{"ppo.schedule": "constant"})
+    constant = functools.partial(settings, **{"ppo.lr_schedule": "constant"})
     train(constant(2), tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert train(constant(2), tmp_path / "run", resume=True, report=pytest.fail).status == "finished"
@@ -217,7 +217,7 @@ def test_a_finished_run_is_not_redone_but_may_be_prolonged(tmp_path):
 CHILD = """
 import torch
 torch.set_num_threads(1)
-from hadamem.training.folder import load_config
+from hadamem.runs.folder import load_config
 from hadamem.training.loop import train
 run = train(load_config(config), folder, resume=resume, report=lambda row: tell(row["iteration"]))
 tell(run.status)
@@ -351,7 +351,7 @@ def test_a_custom_env_trains(tmp_path, kind):
     before = children()
     env = {"class": Recall, "function": lambda: Recall(length=3), "env": Recall(),
            "vector env": SyncVectorEnv([Recall] * 8, autoreset_mode=AutoresetMode.DISABLED)}[kind]
-    more = {"workers": 2} if kind in ("class", "function") else {"num_envs": 1, "ppo__minibatches": 1} if kind == "env" else {}
+    more = {"workers": 2} if kind in ("class", "function") else {"num_envs": 1, "ppo__num_minibatches": 1} if kind == "env" else {}
     run = hm.train(env, "gru", out=tmp_path / "run", steps=3 * BATCH, quiet=True, **{**KEYWORDS, **more})
     assert run.status == "finished"
     assert "success" in run.metrics[-1]
@@ -499,17 +499,17 @@ def test_hm_train(tmp_path, capsys):
     run = hm.train("TMaze", "lstm", steps=3 * BATCH, out=tmp_path / "run", seed=4, **KEYWORDS)
     assert "TMaze" in capsys.readouterr().out
     assert run.config.network.memory == "lstm"
-    assert run.config.ppo.epochs == 1
+    assert run.config.ppo.num_epochs == 1
     longer = hm.train(out=tmp_path / "run", resume=True, steps=5 * BATCH, quiet=True)
     assert capsys.readouterr().out == ""
     assert longer.config.seed == 4
     assert len(longer.metrics) == 5
-    assert hm.train("TMaze", preset="popgym-fair", steps=BATCH, quiet=True, **{**KEYWORDS, "ppo": {"epochs": 2}}).config.ppo.trace == 1.0
+    assert hm.train("TMaze", preset="popgym-fair", steps=BATCH, quiet=True, **{**KEYWORDS, "ppo": {"epochs": 2}}).config.ppo.gae_lambda == 1.0
     for bad, match in ((dict(), "env is missing"), (dict(resume=True), "needs out"), (dict(resume=True, out=tmp_path / "no"), "no run in"),
                        (dict(env="TMaze", learning_rate=1.0), "did you mean 'ppo.learning_rate'"),
                        (dict(env="TMaze", env_options={"seed": 3}), "a setting of the run itself; use seed"),
                        (dict(env="TMaze", checkpoint_every=float("nan")), "checkpoint_every must be"),
-                       (dict(env="TMaze", ppo={"entropy_coefficient": float("nan")}), "ppo.entropy_coefficient must be a number"),
+                       (dict(env="TMaze", ppo={"entropy_coefficient": float("nan")}), "ppo.ent_coef must be a number"),
                        (dict(env="TMaze", total_timesteps=1), "did you mean 'steps'"), (dict(env="TMaze", lr=1.0), "'ppo.learning_rate'")):
         with pytest.raises(ValueError, match=match):
             hm.train(quiet=True, **bad)
@@ -589,7 +589,7 @@ def test_memory_does_not_grow(tmp_path, iterations):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         sizes.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
-    small = {"num_envs": 2, "rollout": 4, "network.memory_size": 4, "log": ("tensorboard",), "checkpoint_every": 0.05}
+    small = {"num_envs": 2, "num_steps": 4, "network.memory_size": 4, "log": ("tensorboard",), "checkpoint_every": 0.05}
     start = time.monotonic()
     train(make_config(**{**TINY, **small}, steps=8 * iterations, device="cpu"), tmp_path / "run", report=report)
     warm, end = max(sizes[: iterations // 4]), max(sizes[-iterations // 4:])

@@ -43,8 +43,8 @@ def assert_same_policies(one, two):
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_from_the_command_line_with_its_own_sizes(tmp_path, memory, capsys):
     """Nothing but the name: the memory's own width and output, one batch."""
-    small = ["--num-envs", "4", "--rollout", "8", "--steps", "32", "--ppo.epochs", "1", "--ppo.minibatches", "2", "--log", "none"]
-    sizes = ["--network.memory-size", "none", "--network.memory-output", "none"]
+    small = ["--num-envs", "4", "--num-steps", "8", "--steps", "32", "--ppo.num_epochs", "1", "--ppo.num_minibatches", "2", "--log", "none"]
+    sizes = ["--network.memory-size", "none", "--network.memory-output-size", "none"]
     options = ["--memory-option", "window=64"] if memory == "gpt2" else []      # states as large as the window: 1024 by itself
     command = ["train", "--env", "popgym/RepeatPreviousEasy", "--memory", memory, "--device", "cpu", "--plain"]
     run = str(tmp_path / "run")

@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode
 import hadamem as hm
 from hadamem import envs, states
 from hadamem.envs.features import AgentInputs
-from hadamem.training.checkpoint import CheckpointError
-from hadamem.training.config import make_config
+from hadamem.runs.checkpoint import CheckpointError
+from hadamem.runs.config import make_config
 from hadamem.training.inputs import agent_env, channels_first
 from hadamem.training.policy import Policy, load_policy
-from hadamem.training.spaces import build_space, describe_space
+from hadamem.runs.spaces import build_space, describe_space
 from hadamem.training.trainer import Trainer
 from tests.envs.toys import Actions, Mixed
 
@@ -85,7 +85,7 @@ def test_the_axis_of_channels(last, first):
 @pytest.mark.parametrize("env", ["popgym/RepeatPreviousEasy", "popgym/PositionOnlyPendulumEasy"])
 def test_acts_as_the_collector_does(env, memory):
     """Over a raw batched env, with the most likely actions and with drawn ones."""
-    made = scrambled(trainer(env, memory, rollout=60))
+    made = scrambled(trainer(env, memory, num_steps=60))
     policy = Policy.of(made)
     for deterministic in (True, False):
         collector = type(made.collector)(made.env, made.network, 60, seed=5)
@@ -109,7 +109,7 @@ def test_acts_as_the_collector_does(env, memory):
 @pytest.mark.parametrize("env", [Recall, Mixed, BOX], ids=["recall", "mixed", "box"])
 def test_acts_on_a_raw_gymnasium_vector_env_as_in_training(env):
     """The same actions as the collector's on the adapted env, from numpy observations of Gymnasium's own vector env."""
-    made = scrambled(trainer(env, "gru", rollout=20))
+    made = scrambled(trainer(env, "gru", num_steps=20))
     made.collector.noise.zero_()
     made.collector.collect()
     policy = Policy.of(made)
@@ -244,7 +244,7 @@ def test_missing_entries_are_named():
     ("VisualMatch", "gru", {"network.head_activation": "relu"}),
 ])
 def test_a_policy_comes_back_from_disk(tmp_path, env, memory, changes):
-    made = scrambled(trainer(env, memory, num_envs=4, rollout=4, **changes))
+    made = scrambled(trainer(env, memory, num_envs=4, num_steps=4, **changes))
     policy = Policy.of(made)
     path = policy.save(tmp_path / "policy")
     assert policy.save(path) == path      # again, over it

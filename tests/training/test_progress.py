@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hadamem.training.config import make_config
-from hadamem.training.progress import POINTS, Progress, Tally, clock, number, percent
+from hadamem.runs.config import make_config
+from hadamem.view.progress import POINTS, Progress, Tally, clock, number, percent
 
 pytest.importorskip("rich")
 from rich.cells import cell_len

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import hadamem as hm
-from hadamem.training.config import make_config
+from hadamem.runs.config import make_config
 from hadamem.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
-SMALL = {"num_envs": 16, "batch": 16 * 51, "ppo.epochs": 2, "network.memory_size": 16, "network.memory_output": 16, "tf32": False}
+SMALL = {"num_envs": 16, "steps_per_iteration": 16 * 51, "ppo.num_epochs": 2, "network.memory_size": 16, "network.memory_output_size": 16, "tf32": False}
 
 
 @pytest.mark.parametrize("memory", hm.list_memories())

@@ -9,7 +9,7 @@ import pytest
 
 from hadamem.training import watch
 from hadamem.training.evaluate import evaluate
-from hadamem.training.watch import Frame, play_frames, show, write
+from hadamem.view.watch import Frame, play_frames, show, write
 
 from ..envs.toys import Mixed
 from .test_evaluate import policy_for
@@ -71,7 +71,7 @@ def test_a_foreign_env_without_pictures_shows_its_observation():
 
 
 def test_a_foreign_env_renders_what_it_can(monkeypatch):
-    policy = policy_for(Mixed, **{"ppo.minibatches": 1})
+    policy = policy_for(Mixed, **{"ppo.num_minibatches": 1})
     monkeypatch.setattr(Mixed, "metadata", {"render_modes": ["ansi"]})
     frames = list(play_frames(policy, Mixed, text=True))
     assert [frame.view.split()[0] for frame in frames] == ["t=0", "t=1", "t=2", "t=3", "t=4"]

@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-TINY = {"num_envs": 8, "rollout": 16, "network.memory_size": 8, "network.features": 16, "network.inner": 16, "network.memory_output": 16,
-        "network.heads": 16, "ppo.epochs": 1, "ppo.minibatches": 2, "log": ()}
+TINY = {"num_envs": 8, "num_steps": 16, "network.memory_size": 8, "network.encoder_size": 16, "network.layer_size": 16, "network.memory_output_size": 16,
+        "network.head_size": 16, "ppo.num_epochs": 1, "ppo.num_minibatches": 2, "log": ()}
 BATCH = 8 * 16
 
 

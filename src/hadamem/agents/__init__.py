@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import lookup
+from ..names import did_you_mean
 from .agent import Acted, Agent, AgentSpec, Rollout, Source
 from .distributions import Actions, make_actions
 from .networks import ActorCritic, Image, NetworkConfig, NetworkState
@@ -26,7 +27,7 @@ def find_agent(name: str) -> type[Agent]:
         found = lookup.find(name)
         _check(name, found)
         return found
-    raise ValueError(f"unknown agent {name!r}; choose from {', '.join(AGENTS)}; one of your own is written package.module:Class")
+    raise ValueError(f"unknown agent {name!r};{did_you_mean(name, AGENTS)} choose from {', '.join(AGENTS)}; one of your own is written package.module:Class")
 
 
 def register_agent(name: str, agent: type[Agent]) -> None:

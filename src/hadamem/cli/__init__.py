@@ -43,13 +43,15 @@ COMMANDS = {   # "name", or "group name"
     "eval": Command("play episodes with a trained agent: return and success, with confidence intervals", "evaluate"),
     "watch": Command("show a trained agent playing, as GIF or MP4 or in the terminal", "watch"),
     "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory", "check_memory"),
-    "list": Command("list memories, backends or envs", "listing"),
+    "list": Command("list memories, agents, envs or backends", "listing"),
     "play": Command("play an env by hand in the terminal", "play"),
 }
 GROUPS = {"bench": "measure speed and memory use on this machine"}
 
 
 class _Parser(argparse.ArgumentParser):
+    words: Sequence[str] = ()
+
     def __init__(self, **options: Any):
         super().__init__(allow_abbrev=False, **options)
 
@@ -72,6 +74,7 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         sub = (groups[group] if group else top).add_parser(name, help=command.help, description=_sentence(command.help))
         sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         if name in words:
+            sub.words = list(words)      # `train` has the options of the agent that is named among them
             command.load().arguments(sub)
         sub.set_defaults(command=command, parser=sub)
     return parser

@@ -1,4 +1,4 @@
-"""`hadamem list`: memories, kernel backends or envs."""
+"""`hadamem list`: memories, agents, envs or kernel backends."""
 
 from __future__ import annotations
 
@@ -52,4 +52,12 @@ def _envs() -> list[tuple[str, ...]]:
     return [listing.HEAD, *listing.rows()]
 
 
-KINDS = {"memories": _memories, "backends": _backends, "envs": _envs}
+def _agents() -> list[tuple[str, ...]]:
+    try:
+        from ..agents import AGENTS
+    except ImportError as error:
+        raise UsageError(f"agents need more packages ({error}): pip install 'hadamem[train]'") from error
+    return [(name, (agent.__doc__ or "").strip().partition("\n")[0]) for name, agent in AGENTS.items()]
+
+
+KINDS = {"memories": _memories, "agents": _agents, "envs": _envs, "backends": _backends}

@@ -1,6 +1,215 @@
-"""`hadamem train`."""
+"""`hadamem train`: settings from preset, file and options."""
 
-from ..cli_train import train as run
-from ..cli_train import train_arguments as arguments
+from __future__ import annotations
 
-__all__ = ["arguments", "run"]
+import argparse
+import dataclasses
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from ..agents import section_of
+from ..envs import EnvError
+from ..lookup import import_from_here
+from ..runs import folder as folders
+from ..runs.config import TrainConfig, make_config, settings_table, to_flat
+from ..runs.folder import RUNS
+from ..runs.presets import PRESETS
+from ..runs.settings import ELSEWHERE, Table
+from .errors import WorkError
+from .options import add_setting, parse_assignments, setting_flags
+from .output import print_table
+from .runs import bad_input, one_line, suggest_runs
+
+COMMON = {      # the options that most runs need, in this order; help texts of the others are the comments beside the fields
+    "env": "what to train on: a name of `hadamem list envs`, a Gymnasium id, or package.module:Class of your own",
+    "network.memory": "a name of `hadamem list memories`, or package.module:Class of your own (default: shm)",
+    "agent": "the algorithm: a name of `hadamem list agents`, or package.module:Class of your own (default: ppo)",
+    "preset": f"where settings start from: {', '.join(PRESETS)} (default: default)",
+    "total_steps": "env steps to train for; the last iteration may go beyond (default: 1,000,000, or the preset's)",
+    "seed": "of everything random (default: 0)",
+    "device": "auto (default: a GPU if there is one), cpu, cuda, cuda:1, ...",
+    "env_options": "an option of the env, as JSON or else text: --env-option k=3; repeatable",
+    "network.memory_options": "an option of the memory: --memory-option row_mode=step; repeatable",
+}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "hadamem train --env NAME [--memory NAME] [--preset NAME] [--steps N] [--seed N] [--name NAME] [options]"
+    add = parser.add_argument
+    agent = _find_agent(getattr(parser, "words", []))
+    table = settings_table(agent)
+    defaults = to_flat(make_config(agent=agent))
+    parser.set_defaults(elsewhere=lambda word: _flag_elsewhere(word, table))
+    for name, words in COMMON.items():
+        add_setting(add, table.settings[name], table, words)
+    add("--name", help="of the run: its folder is runs/NAME (default: made from env, memory and seed)")
+    add("--out", metavar="DIR", help="the run's folder, instead of --name")
+    add("--resume", action="store_true", help="continue the run in that folder, with its settings")
+    add("--config", metavar="FILE", help="settings from a YAML file, such as config.yaml of a run; options override")
+    add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings by name: --set gamma=0.9 num_envs=64")
+    add("--plain", action="store_true", help="print lines instead of the live view, also on a terminal")
+    add("--seeds", type=int, nargs="+", metavar="N", help="one run per seed, side by side, in folders seed-N of --name or --out; "
+                                                          "finished ones are not repeated, others are resumed")
+    add("--jobs", type=int, metavar="N", help="runs at the same time (default: three on a GPU, on a CPU one per core)")
+    section = section_of(agent)
+    for group, title in (("", "more settings of the run"), ("network", "the network"), (section, f"the algorithm, {agent}")):
+        box = parser.add_argument_group(f"{title} [with the preset default]")
+        for name, setting in table.settings.items():
+            if name not in COMMON and setting.section == group:
+                add_setting(box.add_argument, setting, table, f"{setting.help} [{_shown(defaults[name])}]".strip())
+
+
+def run(args: argparse.Namespace) -> int:
+    with bad_input():
+        from ..training.loop import TrainingFailed
+        from ..training.loop import train as train_run
+        from ..view.progress import Progress
+
+        import_from_here()
+        place = _folder(args)
+        if args.jobs is not None and args.jobs < 1:
+            raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
+        if args.seeds is not None:
+            return _train_seeds(args, place)
+        config = read_settings(args, place)
+        place = place or RUNS / default_name(config)
+        _check_complete(place)
+        if args.resume and _is_finished(place, config):
+            folders.check_same(folders.load_config(place), config, place)
+            print(f"{place} has finished its {config.total_steps:,} steps; --steps with a larger number continues it")
+            return 0
+    progress = Progress(config, str(place), live=False if args.plain else None)
+    try:
+        with bad_input(lambda: not progress.tally.row), progress:      # once it is running, the input was fine
+            run = train_run(config, place, resume=args.resume, **progress.hooks)
+    except (EnvError, TrainingFailed) as error:
+        raise WorkError(f"{one_line(error)}; `hadamem train --resume --out {place}` continues from the last checkpoint") from error
+    done = bool(run.metrics) and run.metrics[-1]["steps"] >= config.total_steps
+    print_table([
+        ("run", str(place)), ("curve", _draw(run)), ("evaluate", f"hadamem eval {place}"), ("watch", f"hadamem watch {place}"),
+        *([] if done else [("resume", f"hadamem train --resume --out {place}")]),
+    ], indent=2)
+    return 0 if done else 130
+
+
+def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
+    """One run per seed."""
+    from ..devices import find_device
+    from ..training.launch import train_many
+
+    if args.resume:
+        raise ValueError("--seeds resumes unfinished runs anyway; leave out --resume")
+    if len(set(args.seeds)) < len(args.seeds):
+        raise ValueError(f"--seeds names a seed twice: {' '.join(map(str, args.seeds))}")
+    config = read_settings(args)
+    place = place or RUNS / default_name(config).rpartition("-")[0]
+    jobs = args.jobs if args.jobs is not None else (3 if find_device(config.device).type == "cuda" else os.cpu_count() or 1)
+    configs = {f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in args.seeds}
+    codes = train_many(configs, place, jobs, say=lambda text: print(text, flush=True))
+    ends = [(name, "finished" if code == 0 else f"not finished (code {code})") for name, code in codes.items()]
+    print_table([("runs", str(place)), *ends], indent=2)
+    return next((130 if code == 130 else 1 for code in codes.values() if code), 0)
+
+
+def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainConfig:
+    """The preset, then the file (of --config, or of the run to resume), then the options."""
+    file = None if args.config is None else Path(args.config)
+    if args.resume:
+        if file is not None:
+            raise ValueError("--resume takes the settings of the run itself; leave out --config")
+        if place is None:
+            raise ValueError("--resume needs to know which run: add --name or --out")
+        _check_complete(place)
+        if not folders.is_run(place):
+            raise ValueError(f"there is no run in {place} to resume;{suggest_runs(place)} leave out --resume to start one")
+        file = place / folders.CONFIG
+    saved = {} if file is None else folders.read_config(file)
+    table = settings_table(_agent_of(args, saved))
+    given = {name: value for name, value in vars(args).items() if name in table.settings}
+    given |= parse_assignments(args.set, table)
+    try:
+        saved = table.flatten(saved, read=True)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    if file is not None and "preset" in given and saved.get("preset", given["preset"]) != given["preset"]:
+        raise ValueError(f"--preset {given['preset']} does not go with {file}, whose settings come from {saved['preset']!r}; leave one out")
+    values = {**saved, **given}
+    if "env" not in values:
+        raise ValueError("--env is missing: say what to train on, e.g. --env popgym/RepeatPreviousEasy; `hadamem list envs` has the names")
+    return make_config(values.pop("preset", "default"), **values)
+
+
+def _find_agent(words: list[str]) -> str:
+    """The agent that a command line means, which decides what other options there are: --agent, the file, or the preset."""
+    import_from_here()
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    for flag in ("--agent", "--config", "--name", "--out", "--preset"):
+        early.add_argument(flag)
+    early.add_argument("--resume", action="store_true")
+    try:
+        args, _ = early.parse_known_args(words)
+        place = _folder(args) if args.resume else None
+        file = args.config if args.config is not None else None if place is None else place / folders.CONFIG
+        saved = {} if file is None else folders.read_config(Path(file))
+        agent = _agent_of(args, saved)
+        section_of(agent)
+    except (argparse.ArgumentError, ValueError, TypeError):      # the full parser says what is wrong
+        return "ppo"
+    return agent
+
+
+def _agent_of(args: argparse.Namespace, saved: dict[str, Any]) -> str:
+    preset = PRESETS.get(getattr(args, "preset", None) or saved.get("preset", "default"))
+    return getattr(args, "agent", None) or saved.get("agent") or ("ppo" if preset is None else preset.agent)
+
+
+def _flag_elsewhere(option: str, table: Table) -> str | None:
+    """The option that other libraries call `option`; None if it is not known."""
+    field = ELSEWHERE.get(option.lstrip("-").rpartition(".")[2].replace("-", "_"))
+    return setting_flags(table.find(field), table)[-1 if "." in option else 0] if field in table.bare else None
+
+
+def default_name(config: TrainConfig) -> str:
+    """E.g. RepeatPreviousEasy-shm-0."""
+    env = re.sub(r"[^\w.-]+", "-", config.env.rpartition("/")[2].rpartition(":")[2])
+    return f"{env}-{config.network.memory.rpartition(':')[2]}-{config.seed}"
+
+
+def _draw(run: Any) -> str:
+    """Draw the learning curve. Returns its path, or why there is none."""
+    try:
+        from ..view.curves import draw_run
+
+        return str(draw_run(run))
+    except ImportError:      # no reason to fail after hours of training
+        return "not drawn: matplotlib is not installed (pip install 'hadamem[train]')"
+
+
+def _is_finished(place: Path, config: TrainConfig) -> bool:
+    return folders.read_info(place).get("status") == "finished" and folders.load_config(place).total_steps >= config.total_steps
+
+
+def _check_complete(place: Path) -> None:
+    """Refuse a folder that lost its settings: it cannot be resumed, and a new run must not overwrite it."""
+    left = [name for name in (folders.CHECKPOINTS, folders.METRICS, folders.RUN) if (place / name).exists()]
+    if left and not folders.is_run(place):
+        raise ValueError(f"{place} has {' and '.join(left)} of a run but not its {folders.CONFIG}, so it cannot be resumed; "
+                         f"put {folders.CONFIG} back, or choose a new name")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _folder(args: argparse.Namespace) -> Path | None:
+    if args.name is not None and args.out is not None:
+        raise ValueError("--name and --out both say where the run goes; leave one out")
+    if args.out is not None and not args.out.strip():
+        raise ValueError(f"--out must name a folder, got {args.out!r}: is it an unset shell variable? `--out .` is the current folder")
+    if args.name is not None and (not args.name.strip() or args.name == ".." or Path(args.name).name != args.name):
+        raise ValueError(f"--name must be a single name, got {args.name!r}; --out takes a path")
+    return RUNS / args.name if args.name is not None else None if args.out is None else Path(args.out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 from ..agents import NetworkConfig, PPOConfig, find_agent, section_of
 from ..agents.agent import Agent
 from ..memory import resolve_options
+from ..names import did_you_mean
 from .presets import PRESETS
 from .settings import Table
 
@@ -68,7 +68,7 @@ class TrainConfig:
         object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))
         for name in self.log:
             if name not in LOGS:
-                raise ValueError(f"unknown log {name!r};{_near(name, LOGS)} choose from {', '.join(LOGS)}")
+                raise ValueError(f"unknown log {name!r};{did_you_mean(name, LOGS)} choose from {', '.join(LOGS)}")
         kind = self.agent_class.Config
         if not isinstance(self.algorithm, kind):
             raise ValueError(f"agent {self.agent!r} takes settings of type {kind.__name__}, got {type(self.algorithm).__name__}")
@@ -97,7 +97,7 @@ def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     (ppo={"gamma": 0.9}). What the run will use is spelled out in the result: sizes and options of the memory, too.
     """
     if preset not in PRESETS:
-        raise ValueError(f"unknown preset {preset!r};{_near(preset, PRESETS)} choose from {', '.join(PRESETS)}")
+        raise ValueError(f"unknown preset {preset!r};{did_you_mean(preset, PRESETS)} choose from {', '.join(PRESETS)}")
     agent = changes.get("agent", PRESETS[preset].agent)
     table = settings_table(agent)
     given = table.flatten(changes)
@@ -140,8 +140,3 @@ def _build(table: Table, values: Mapping[str, Any]) -> TrainConfig:
     outer, network = parts.pop(""), parts.pop("network")
     ((section, algorithm),) = parts.items()
     return TrainConfig(**outer, network=NetworkConfig(**network), algorithm=table.sections[section](**algorithm))
-
-
-def _near(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" did you mean {near[0]!r}?" if near else ""

@@ -7,7 +7,6 @@ section has a setting of that name.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import json
 import re
@@ -16,6 +15,8 @@ import typing
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
+
+from ..names import close_names
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", dict: "a mapping", tuple: "a list of names"}
@@ -116,7 +117,7 @@ class Table:
             return f" did you mean {' or '.join(map(repr, same))}?"
         if field in ELSEWHERE and ELSEWHERE[field] in self.bare:
             return f" did you mean {ELSEWHERE[field]!r}?"
-        near = difflib.get_close_matches(name, self.settings, n=1) or difflib.get_close_matches(field, [*self.bare, *ALIASES], n=1)
+        near = close_names(name, self.settings) or close_names(field, [*self.bare, *ALIASES])
         return f" did you mean {near[0]!r}?" if near else f" choose from {', '.join(self.settings)}"
 
     def flatten(self, values: Mapping[str, Any], read: bool = False) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any
 from ..runs.config import make_config
 from ..view.curves import draw_curves
 from ..view.progress import Progress, clock
-from .evaluate import Evaluation, evaluate
-from .loop import train
+from ..training.evaluate import Evaluation, evaluate
+from ..training.loop import train
 
 # What is trained: change it here. Both runs get the same settings.
 ENV, STEPS = "popgym/RepeatPreviousEasy", 800_000
@@ -25,7 +25,7 @@ EPISODES = 200
 
 def main(argv: list[str] | None = None) -> int:
     """Train, evaluate, compare; 0 if memory won beyond doubt."""
-    parser = argparse.ArgumentParser(prog="python -m hadamem.training.demo", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m hadamem.cli.demo", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--env", default=ENV)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the folder of the demo goes")

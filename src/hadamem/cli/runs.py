@@ -1,0 +1,69 @@
+"""What `eval` and `watch` share: which run, which env; and how errors of a run become one sentence."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..envs import EnvError
+from ..lookup import import_from_here
+from ..names import close_names
+from ..runs import folder as folders
+from ..runs.config import settings_table
+from ..runs.folder import RUNS
+from .errors import UsageError
+from .options import add_setting
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run's folder, or its name in runs/")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--deterministic", action="store_true", help="take the most likely actions")
+    how.add_argument("--sampled", action="store_false", dest="deterministic", help="draw actions as in training (default)")
+    parser.add_argument("--env", metavar="NAME", help="another env with the same spaces, instead of the run's own")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which episodes (default: 0); training saw none of them")
+    table = settings_table()
+    add_setting(parser.add_argument, table.settings["env_options"], table,
+                "an option of the env, in addition to the run's: --env-option k=5; repeatable")
+
+
+def open_named_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
+    """The run, the env to play it on, and that env's options."""
+    from ..training.run import open_run
+
+    path = folders.find_run(args.run)
+    if not folders.is_run(path):
+        raise ValueError(f"there is no run in {path};{suggest_runs(path)} `hadamem train` makes one")
+    import_from_here()
+    run = open_run(path)
+    given = getattr(args, "env_options", {})
+    if args.env is None:
+        return run, run.config.env, {**run.config.env_options, **given}
+    return run, args.env, given
+
+
+def suggest_runs(path: Path) -> str:
+    """Runs with similar names, as a hint."""
+    names = [p.name for p in RUNS.iterdir() if folders.is_run(p)] if RUNS.is_dir() else []
+    near = close_names(path.name, names, n=2)
+    return f" did you mean {' or '.join(str(RUNS / name) for name in near)}?" if near else ""
+
+
+@contextmanager
+def bad_input(applies: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Turn errors about the input into a UsageError, as long as it `applies`: once the work has begun, the input was fine."""
+    try:
+        yield
+    except (ValueError, TypeError, ImportError, EnvError) as error:
+        if not applies():
+            raise
+        hint = "; pip install 'hadamem[train]'" if isinstance(error, ImportError) else ""
+        raise UsageError(one_line(error) + hint) from error
+
+
+def one_line(error: Exception) -> str:
+    """The message, without the traceback of a worker process that may follow it."""
+    return " ".join(str(error).partition("\nIn the worker")[0].split()).rstrip(".:")
