@@ -187,7 +187,7 @@ def relative_error(got: Tensor, want: np.ndarray, scale: float | None = None) ->
 def _cancelled(data: Mapping[str, np.ndarray], key: str) -> float | None:
     """The scale to compare a gradient with if it is recorded as rounding noise; None otherwise.
 
-    An example is mLSTM's input gate bias at extreme gains: it scales numerator and denominator alike, so its gradient
+    An example is mLSTM's input gate bias at extreme gains: it scales both numerator and denominator, so its gradient
     cancels. The digits of such noise differ between computations, so it is compared at the scale of the other weights.
     """
     if not key.startswith("g.w."):
@@ -204,7 +204,7 @@ def _model_of(path: Path) -> str | None:
 
 
 def _places(model: str, only: list[str] | None) -> list[tuple[str, str]]:
-    """(backend, device) pairs to check: all usable ones, or "torch" for a memory without kernels of ours."""
+    """(backend, device) pairs to check: all usable ones, or "torch" for a memory that uses none of our kernels."""
     cuda = torch.cuda.is_available()
     op = {"hmf_core": "hadamard", "shm_core": "shm"}.get(model) or reference.MODELS[model].op
     if op is None:

@@ -11,8 +11,8 @@ from ..trial import Trial
 from . import calls, gradients, modules, resets, sequences
 
 SELECT = "where reset[:, t] is set, use torch.where to replace the old state by the fresh one before x[:, t] is read"
-ALIKE = "make every new tensor on the device and in the dtype of x, and every state with self.state_options(device, dtype)"
-HELD = "register everything that y depends on as a parameter, buffer or submodule"
+LIKE_X = "make every new tensor on the device and in the dtype of x, and every state with self.state_options(device, dtype)"
+REGISTER = "register everything that y depends on as a parameter, buffer or submodule"
 
 
 class Property(NamedTuple):
@@ -59,11 +59,11 @@ def find_properties(trial: Trial) -> dict[str, Property]:
             gradients.reset_gradients, "drop the old state with torch.where, and carry no part of it across"),
         f"gradients are finite over {trial.long_T} steps": Property(
             gradients.long_gradients, "keep the factor on the state at or below 1 on average, or clip the state"),
-        "state_dict round trip": Property(modules.state_dict, HELD),
-        "deepcopy": Property(modules.deepcopy, HELD),
+        "state_dict round trip": Property(modules.state_dict, REGISTER),
+        "deepcopy": Property(modules.deepcopy, REGISTER),
         "state to vector and back": Property(modules.vector, "use float32 or complex64 (and counters) in the state, batch first"),
-        "works in float64": Property(modules.float64, ALIKE),
+        "works in float64": Property(modules.float64, LIKE_X),
     }
     if torch.cuda.is_available() and trial.device.type != "cuda":
-        found["works on cuda"] = Property(modules.cuda, ALIKE)
+        found["works on cuda"] = Property(modules.cuda, LIKE_X)
     return found
