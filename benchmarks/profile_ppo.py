@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 
 import torch
-from popgym_results import MEMORIES, hold, make_trainer
 from torch.profiler import ProfilerActivity, profile
+
+from popgym_results import MEMORIES, hold, make_trainer
 
 
 def kernels(name, call, repeats, top):

@@ -20,7 +20,6 @@ from .training.loop import train as train_run
 from .training.run import Run
 
 
-
 def train(env: Any = None, memory: str | None = None, *, agent: str | None = None, preset: str = "default", out: Path | str | None = None,
           resume: bool = False, quiet: bool = False, report: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Run:
     """Train an agent with memory on an env: `hm.train("popgym/RepeatPreviousEasy", "shm", total_steps=200_000)`.

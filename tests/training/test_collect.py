@@ -53,9 +53,9 @@ def test_a_mask_that_comes_late_is_learnt_with():
         run.collector.draw(9)
         run.collector.collect()
         with torch.no_grad():
-            dist, _, _ = run.network(r.features, r.state, r.reset, r.mask)
+            dist, _, _ = run.network(r.features(), r.state, r.first, r.mask)
         actions = run.network.actions
-        assert float((actions.log_prob(dist, r.action) - actions.log_prob(r.dist, r.action)).abs().max()) < 1e-4
+        assert float((actions.log_prob(dist, r.action) - actions.log_prob(r.extras["dist"], r.action)).abs().max()) < 1e-4
 
 
 def test_one_bad_reward_does_not_hide_the_other_envs():
@@ -73,7 +73,7 @@ def test_the_critic_learns_large_returns():
     before = run.network.critic[-1].weight.detach().clone()
     run.iteration()
     assert not torch.equal(before, run.network.critic[-1].weight)
-    assert run.config.ppo.vf_loss_clip is None
+    assert run.config.algorithm.vf_loss_clip is None
 
 
 def test_the_callers_generator_is_left_alone():

@@ -13,9 +13,9 @@ from gymnasium import spaces
 
 from hadamem import envs
 from hadamem.runs.config import make_config
-from hadamem.training.evaluate import FIRST_ENV, Evaluation, begin, check_fit, evaluate, t_quantile, wilson
 from hadamem.runs.evaluations import keep
 from hadamem.runs.metrics import append_row, read_rows
+from hadamem.training.evaluate import FIRST_ENV, Evaluation, begin, check_fit, evaluate
 from hadamem.training.policy import Policy
 from hadamem.training.trainer import Trainer
 
@@ -287,14 +287,6 @@ def test_every_evaluation_is_kept(tmp_path):
     assert {name: rows[3][name] for name in ("env", "seed", "deterministic", "steps", "episodes", "returns")} == {
         "env": "TMaze", "seed": 2, "deterministic": True, "steps": 256, "episodes": 1, "returns": [4.0]}
     assert all(row["date"].endswith("+00:00") for row in rows)
-
-
-def test_an_evaluation_from_before_is_kept(tmp_path):
-    """eval.json used to be the only one."""
-    (tmp_path / "eval.json").write_text(json.dumps({"env": "TMaze", "mean": -7.0}, indent=1))
-    kept(tmp_path, 1.0)
-    kept(tmp_path, 2.0)
-    assert [row["mean"] for row in read_rows(tmp_path / "evaluations.jsonl")] == [-7.0, 1.0, 2.0]
 
 
 def test_what_a_crash_left_swallows_no_row(tmp_path):

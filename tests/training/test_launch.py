@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hadamem.cli import build_parser, main
-from hadamem.cli_train import read_settings
-from hadamem.training import launch
+from hadamem.cli.train import read_settings
 from hadamem.runs.config import make_config
 from hadamem.runs.folder import RunFolder
+from hadamem.training import launch
 from hadamem.training.launch import _terminated_is_interrupted, train_many
 from hadamem.training.run import open_run
 

@@ -19,14 +19,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import hadamem as hm
 from hadamem.envs import EnvError
 from hadamem.memory import MEMORIES, NoMemory
-from hadamem.training import checkpoint
+from hadamem.runs import checkpoint
 from hadamem.runs.config import make_config
-from hadamem.training.loop import TrainingFailed, train
 from hadamem.runs.metrics import TIMES
+from hadamem.training.loop import TrainingFailed, train
 from hadamem.training.run import open_run
 
 from .. import warm
-from .test_checkpoint import DAMAGES, damage
+from ..runs.test_checkpoint import DAMAGES, damage
 from .toys import BATCH, TINY, Recall
 
 KEYWORDS = {name.replace(".", "__"): value for name, value in TINY.items()}
@@ -504,7 +504,7 @@ def test_hm_train(tmp_path, capsys):
     assert capsys.readouterr().out == ""
     assert longer.config.seed == 4
     assert len(longer.metrics) == 5
-    assert hm.train("TMaze", preset="popgym-fair", steps=BATCH, quiet=True, **{**KEYWORDS, "ppo": {"epochs": 2}}).config.ppo.gae_lambda == 1.0
+    assert hm.train("TMaze", preset="popgym-fair", steps=BATCH, quiet=True, **{**KEYWORDS, "ppo": {"num_epochs": 2}}).config.algorithm.gae_lambda == 1.0
     for bad, match in ((dict(), "env is missing"), (dict(resume=True), "needs out"), (dict(resume=True, out=tmp_path / "no"), "no run in"),
                        (dict(env="TMaze", learning_rate=1.0), "did you mean 'ppo.learning_rate'"),
                        (dict(env="TMaze", env_options={"seed": 3}), "a setting of the run itself; use seed"),

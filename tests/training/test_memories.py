@@ -21,7 +21,7 @@ def test_a_stopped_run_goes_on_and_its_policy_acts(tmp_path, memory):
     train(settings(3, memory=memory), tmp_path / "parts", should_stop=after(2))
     assert train(settings(3, memory=memory), tmp_path / "parts", resume=True).status == "finished"
     assert_same_runs(tmp_path / "whole", tmp_path / "parts")
-    moments = [x for name, x in newest(tmp_path / "parts").tensors.items() if name.startswith("adam.trunk.memory") and "exp_avg" in name]
+    moments = [x for name, x in newest(tmp_path / "parts").tensors.items() if name.startswith("agent.adam.trunk.memory") and "exp_avg" in name]
     assert memory == "none" or any(bool((x != 0).any()) for x in moments)
     assert_same_policies(whole.policy, hm.load_policy(tmp_path / "parts"))
 

@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode
 import hadamem as hm
 from hadamem import envs, states
 from hadamem.envs.features import AgentInputs
-from hadamem.runs.checkpoint import CheckpointError
 from hadamem.runs.config import make_config
-from hadamem.training.inputs import agent_env, channels_first
-from hadamem.training.policy import Policy, load_policy
+from hadamem.runs.files import CheckpointError
 from hadamem.runs.spaces import build_space, describe_space
+from hadamem.training.inputs import channels_first
+from hadamem.training.policy import Policy, load_policy
 from hadamem.training.trainer import Trainer
 from tests.envs.toys import Actions, Mixed
 
@@ -53,7 +53,7 @@ def test_inputs_are_those_of_the_wrappers(env, flags):
     def make():
         return envs.make(env, num_envs=3, seed=1) if isinstance(env, str) else envs.adapt(env, num_envs=3, workers=0, seed=1)
 
-    bare, (wrapped, _) = make(), agent_env(make(), *flags)
+    bare, wrapped = make(), envs.wrap(make(), previous_action=flags[0], first_step=flags[1], scale_images=True)
     inputs = AgentInputs(bare.single_observation_space, bare.single_action_space, previous_action=flags[0], first_step=flags[1],
                          scale_images=True)
     assert inputs.features.space == wrapped.single_observation_space

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..runs.config import make_config
-from ..view.curves import draw_curves
-from ..view.progress import Progress, clock
 from ..training.evaluate import Evaluation, evaluate
 from ..training.loop import train
+from ..view.curves import draw_curves
+from ..view.progress import Progress, clock
 
 # What is trained: change it here. Both runs get the same settings.
 ENV, STEPS = "popgym/RepeatPreviousEasy", 800_000

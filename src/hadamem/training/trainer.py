@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from .. import envs
 from ..agents import AgentSpec
+from ..cuda_graphs import capture
 from ..devices import find_device
 from ..runs.config import TrainConfig
 from .collect import Collector
-from ..cuda_graphs import capture
 from .inputs import make_inputs
 from .replay import LatestRollout, Replay
 

@@ -7,13 +7,13 @@ import subprocess
 import numpy as np
 import pytest
 
-from hadamem.training import watch
 from hadamem.training.evaluate import evaluate
+from hadamem.view import watch
 from hadamem.view.watch import Frame, play_frames, show, write
 
 from ..envs.toys import Mixed
-from .test_evaluate import policy_for
-from .toys import Recall
+from ..training.test_evaluate import policy_for
+from ..training.toys import Recall
 
 NAME = "popgym/RepeatPreviousEasy"
 Image = pytest.importorskip("PIL.Image")

@@ -8,9 +8,10 @@ import torch
 import yaml
 from safetensors import safe_open
 
-from hadamem.training import checkpoint, metrics
-from hadamem.runs.checkpoint import CheckpointError, Checkpoints, NewerFormatError
+from hadamem.runs import checkpoint, metrics
+from hadamem.runs.checkpoint import Checkpoints, NewerFormatError
 from hadamem.runs.config import make_config, to_dict
+from hadamem.runs.files import CheckpointError
 from hadamem.runs.folder import FREE, RunFolder, load_config, save_config
 
 TENSORS = {"a.weight": torch.randn(3, 4), "flags": torch.tensor([True, False]), "count": torch.tensor(7), "empty": torch.zeros(0, 2),

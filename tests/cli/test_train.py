@@ -15,10 +15,10 @@ import time
 import pytest
 import yaml
 
-from hadamem import cli_fields
 from hadamem.cli import build_parser, main
-from hadamem.cli_train import default_name, read_settings
-from hadamem.runs.config import make_config, to_dict
+from hadamem.cli.options import setting_flags
+from hadamem.cli.train import default_name, read_settings
+from hadamem.runs.config import make_config, settings_table, to_dict, to_flat
 from hadamem.runs.folder import load_config
 from hadamem.training.run import open_run
 
@@ -55,44 +55,45 @@ def settings(*argv):
 
 def test_every_setting_has_an_option():
     """Each of them is given another value on the command line, and arrives."""
-    known = cli_fields.find_settings()
-    start = cli_fields.flatten(to_dict(make_config(env=ENV)), known)
-    assert set(known) == set(start)
+    table = settings_table()
+    start = to_flat(make_config(env=ENV))
+    assert set(table.settings) == set(start)
     other = {"device": "cpu", "preset": "popgym-fair", "network.head_activation": "tanh", "network.time_encoding": "none",
              "ppo.lr_schedule": "constant", "ppo.normalize_advantage": "minibatch", "env": "TMaze", "network.memory": "gru",
-             "log": "tensorboard,wandb", "env_options": "k=3", "network.memory_options": "clip=2.5"}
-    want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "network.memory_options": {"clip": 2.5}}
-    for name, setting in known.items():
+             "log": "tensorboard,wandb", "env_options": "k=3", "network.memory_options": "clip=2.5", "agent": "hadamem.agents:PPO"}
+    want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "network.memory_options": start["network.memory_options"] | {"clip": 2.5}}
+    for name, setting in table.settings.items():
         value = other.get(name)
         if value is None:
             value = {bool: not start[name], int: 7, float: 0.25}[setting.kind]
-        got = settings("--env", ENV, setting.flag, str(value).lower() if setting.kind is bool else str(value))
-        assert cli_fields.flatten(to_dict(got), known)[name] == want.get(name, value), name
+        for flag in setting_flags(setting, table):
+            got = settings("--env", ENV, flag, str(value).lower() if setting.kind is bool else str(value))
+            assert to_flat(got)[name] == want.get(name, value), flag
 
 
 def test_options_that_may_be_none():
     got = settings("--env", ENV, "--ppo.max-grad-norm", "none", "--num-envs", "None", "--log", "none", "--memory", "none")
-    assert (got.ppo.max_grad_norm, got.num_envs, got.log, got.network.memory) == (None, None, (), "none")
+    assert (got.algorithm.max_grad_norm, got.num_envs, got.log, got.network.memory) == (None, None, (), "none")
 
 
 def test_flags_without_a_value_and_large_numbers():
-    got = settings("--env", ENV, "--compile", "--tf32", "no", "--steps", "1e6", "--batch", "8_192")
-    assert (got.compile, got.tf32, got.steps, got.batch) == (True, False, 1_000_000, 8192)
-    assert isinstance(got.steps, int)
+    got = settings("--env", ENV, "--compile", "--tf32", "no", "--steps", "1e6", "--steps-per-iteration", "8_192")
+    assert (got.compile, got.tf32, got.total_steps, got.steps_per_iteration) == (True, False, 1_000_000, 8192)
+    assert isinstance(got.total_steps, int)
 
 
 def test_set():
-    got = settings("--env", ENV, "--set", "ppo.num_epochs=3", "memory=gru", "--set", "env_options.k=3", "network.memory_options.bias=false",
+    got = settings("--env", ENV, "--set", "ppo.num_epochs=3", "memory=ffm", "--set", "env_options.k=3", "memory_options.backend=reference",
                    "ppo.max-grad-norm=none")
-    assert (got.ppo.num_epochs, got.network.memory, got.env_options, got.ppo.max_grad_norm) == (3, "gru", {"k": 3}, None)
-    assert got.network.memory_options == {"bias": False}
+    assert (got.algorithm.num_epochs, got.network.memory, got.env_options, got.algorithm.max_grad_norm) == (3, "ffm", {"k": 3}, None)
+    assert got.network.memory_options["backend"] == "reference"
 
 
 def test_preset_then_file_then_options(here):
-    (here / "c.yaml").write_text("env: TMaze\nppo:\n  epochs: 3\n  learning-rate: 3e-4\nseed: 5\n")
+    (here / "c.yaml").write_text("env: TMaze\nppo:\n  num_epochs: 3\n  learning-rate: 3e-4\nseed: 5\n")
     got = settings("--config", "c.yaml", "--preset", "popgym-fair", "--seed", "6")
-    assert (got.env, got.seed, got.ppo.num_epochs, got.ppo.learning_rate) == ("TMaze", 6, 3, 3e-4)
-    assert (got.batch, got.preset) == (65_536, "popgym-fair")
+    assert (got.env, got.seed, got.algorithm.num_epochs, got.algorithm.learning_rate) == ("TMaze", 6, 3, 3e-4)
+    assert (got.steps_per_iteration, got.preset) == (65_536, "popgym-fair")
     assert settings("--config", "c.yaml").preset == "default"
     (here / "c.yaml").write_text("env: TMaze\nppo:\nnetwork: {}\nenv_options:\n")      # sections with nothing in them
     assert settings("--config", "c.yaml") == make_config(env="TMaze")
@@ -101,7 +102,7 @@ def test_preset_then_file_then_options(here):
 def test_a_saved_config_gives_the_same_settings(here):
     for preset in ("default", "popgym-fair", "popgym-release"):
         for memory in ("shm", "gru"):
-            config = settings("--env", ENV, "--memory", memory, "--preset", preset, "--ppo.clip", "0.1", "--env-option", "k=3")
+            config = settings("--env", ENV, "--memory", memory, "--preset", preset, "--clip-range", "0.1", "--env-option", "k=3")
             (here / "c.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(to_dict(config)))))
             assert settings("--config", "c.yaml") == config
 
@@ -109,10 +110,11 @@ def test_a_saved_config_gives_the_same_settings(here):
 def test_options_show_the_words_beside_the_fields(capsys):
     assert main(["train", "--help"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "--ppo.gae_lambda X lambda of the advantages" in text
-    assert f"[{make_config().ppo.num_epochs}]" in text
-    for setting in cli_fields.find_settings().values():
-        assert setting.flag in text
+    assert "--gae-lambda X 1: the whole return minus the value" in text
+    assert f"[{make_config().algorithm.num_epochs}]" in text
+    table = settings_table()
+    for setting in table.settings.values():
+        assert setting_flags(setting, table)[0] in text
 
 
 @pytest.mark.parametrize(("env", "name"), [(ENV, "RepeatPreviousEasy-shm-0"), ("CartPole-v1", "CartPole-v1-shm-0"),
@@ -456,7 +458,7 @@ def test_watch_text(trained, monkeypatch, capsys):
 
 
 def test_demo(here, capsys, monkeypatch):
-    from hadamem.training import demo
+    from hadamem.cli import demo
 
     monkeypatch.setattr(demo, "EPISODES", 20)
     assert demo.main(["--steps", "4096"]) in (0, 1)      # too short for memory to win

@@ -12,7 +12,7 @@ import hadamem
 from hadamem.cli import COMMANDS, main
 from hadamem.cli.output import print_table
 
-from . import warm
+from .. import warm
 
 GOOD = """
 import torch, hadamem as hm

@@ -115,7 +115,7 @@ def test_lines_where_there_is_no_terminal():
         for i in range(1, 11):
             progress(row(i, success=0.25))
     head, first, last = out.getvalue().splitlines()      # the first and the last row; what lies between came too soon
-    assert head == "popgym/RepeatPreviousEasy, shm, preset default: cpu, 63,063 parameters, 80 envs x 51 steps"
+    assert head == "popgym/RepeatPreviousEasy, ppo with shm, preset default: cpu, 63,063 parameters, 80 envs x 51 steps"
     assert first.startswith("step 100 (10 %), return 0.500, success 25 %, entropy 1.200, KL 0.01, value loss 0.100, ")
     assert last.startswith("step 1,000 (100 %)")
     assert last.endswith("0:00 left")
@@ -168,7 +168,7 @@ def test_the_panel_says_what_matters():
     for i in range(1, 6):
         progress(row(i, float(i), success=0.5))
     text = "\n".join(draw(progress, 80))
-    for words in ("popgym/RepeatPreviousEasy, shm, default", "50 %", "500 / 1,000 steps", "return", "success", "entropy", "KL",
+    for words in ("popgym/RepeatPreviousEasy, ppo with shm, default", "50 %", "500 / 1,000 steps", "return", "success", "entropy", "KL",
                   "value loss", "steps/s", "rollout", "25 % of the time", "75 % of the time", "left", "63,063 parameters", "runs/x", "█"):
         assert words in text
     assert "not finite" not in text
