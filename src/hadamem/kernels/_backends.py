@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 NAMES = ("reference", "scan", "cpu", "triton")
+PLAIN = ("reference", "scan")   # plain PyTorch, trusted without a probe
 OPS: dict[str, dict[str, Callable[..., Any]]] = {}   # the backends of each, by name; filled by `register`
 PREFERRED = {"cpu": ("cpu", "scan"), "cuda": ("triton", "scan")}   # by device type; anything else takes `scan`
 
@@ -115,7 +116,7 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
         return table[backend](*args)
     failures: list[str] = []
     for name in (n for n in candidates(op, device_type) if n in table):
-        if name in ("cpu", "triton"):
+        if name not in PLAIN:
             if _differentiated_by_functorch() or not _probed(op, name, device_type, probe):
                 continue
             if torch.compiler.is_compiling():
