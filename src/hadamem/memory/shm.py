@@ -50,7 +50,7 @@ class SHM(Memory):
         at every step, "theta" and "neural_theta"; None for the others and your own. backend: of `hm.kernels.shm`.
 
     Differs from the paper; each has its flag:
-    - `row_mode="first"`, `theta_init=0`: rows drawn anew at each step act as noise that a policy gradient does not average out, and a
+    - `row_mode="first"`, `theta_init=0`: rows drawn at each step act as noise that a policy gradient does not average out, and a
       start at C = 1 keeps early gradients alive. `SHM.paper` has the paper's random rows and Xavier start.
     - `read_norm`: LayerNorm (no affine part) on M q, whose size varies by orders of magnitude otherwise.
     - `clip`: a learned C above 1 makes M overflow within some hundred steps. (It bounds M. Gradients of cells that are never written to
@@ -199,7 +199,7 @@ class SHM(Memory):
         return y, SHMState(M, clock)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and the bias it still lacks, each None where there is none.
+        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and its bias if still to be added, each None where there is none.
 
         All linear maps of x are one matrix product. A layer that was replaced, or has a hook, is called instead.
         """
@@ -265,14 +265,14 @@ class SHM(Memory):
             raise ValueError("clip works with a calibration that gives Factors or None, "
                              f"{type(self.calibration).__name__} gives a tensor C; use clip=None")
         U = v[..., :, None] * k[..., None, :]                                          # eq. 9
-        return kernels.hadamard(C, U, q, M, reset, self.backend)   # type: ignore[return-value]   # a pair, for q is given
+        return kernels.hadamard(C, U, q, M, reset, self.backend)   # type: ignore[return-value]   # a pair, because q is given
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
 
 
 def _auto_clip(calibration: Any) -> float | Literal["auto"] | None:
-    """What clip="auto" stands for with a calibration: a name, a class or an instance. Of a function, "auto": it is not known yet."""
+    """The value of clip="auto" for a calibration: a name, a class or an instance. "auto" for a function, whose result is not known yet."""
     kind = CALIBRATIONS.get(calibration) if isinstance(calibration, str) else calibration
     kind = type(kind) if isinstance(kind, Calibration) else kind
     if not isinstance(kind, type):
