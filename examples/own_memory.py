@@ -1,8 +1,8 @@
-"""A memory of your own, from the class to a trained agent.
+"""Your own memory, from the class to a trained agent.
 
     python examples/own_memory.py                    # checks it, then trains for a quarter of a minute on one core
 
-Leaky holds running means of what it is shown. Each of its numbers forgets at a speed of its own, which is learned:
+Leaky keeps running means of its inputs. Each of its numbers has its own learned rate of forgetting:
 
     h_t = a ⊙ h_{t-1} + (1 - a) ⊙ W x_t              a = sigmoid(speed), so M_t = M_{t-1} ⊙ C_t + U_t with a constant C
     y_t = V h_t
@@ -43,7 +43,7 @@ class Leaky(hm.Memory):
         self.speed = nn.Parameter(torch.linspace(0.0, 5.0, memory_size))      # half of it forgotten after 1 step ... 100 steps
 
     def initial_state(self, batch_size, device=None, dtype=None, generator=None):
-        device, dtype = self.state_options(device, dtype)                     # where and how the module's own numbers are kept
+        device, dtype = self.state_options(device, dtype)                     # those of the module's parameters
         return LeakyState(torch.zeros(batch_size, self.memory_size, device=device, dtype=dtype))
 
     def forward(self, x, state=None, reset=None):
@@ -53,7 +53,7 @@ class Leaky(hm.Memory):
         new = (1 - keep) * self.write(x)                                      # [B, T, H]
         seen = []
         for t in range(x.shape[1]):
-            if reset is not None:                                             # step t opens an episode: what was before is dropped
+            if reset is not None:                                             # step t opens an episode: drop what came before
                 h = torch.where(reset[:, t, None], 0.0, h)
             h = keep * h + new[:, t]
             seen.append(h)

@@ -199,7 +199,7 @@ class SHM(Memory):
         return y, SHMState(M, clock)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and its bias if still to be added, each None where there is none.
+        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and a bias still to be added, None where there is none.
 
         All linear maps of x are one matrix product. A layer that was replaced, or has a hook, is called instead.
         """
