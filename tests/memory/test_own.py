@@ -1,4 +1,4 @@
-"""Memories of the user's own, by registered name and by package.module:Class."""
+"""A user's own memories, by registered name and by package.module:Class."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hadamem.memory import MEMORIES
 
 
 class Mine(hm.GRU):
-    """Somebody's own."""
+    """A user's memory."""
 
 
 class Rigid(hm.GRU):
