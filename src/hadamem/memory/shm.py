@@ -61,6 +61,11 @@ class SHM(Memory):
     state_type = SHMState
 
     _padding: Tensor
+    _own_forward = False     # of a subclass: `through` must call it
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._own_forward = cls.forward is not SHM.forward
 
     def __init__(
         self,
@@ -161,7 +166,7 @@ class SHM(Memory):
     def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None, *,
                 resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, State]:
         """`layer` on what `forward` gives. Its weights and the output layer's are multiplied first, so nothing is `output_size` wide."""
-        if not (_acting.is_linear(self.out) and _acting.is_linear(layer)):
+        if self._own_forward or not (_acting.is_linear(self.out) and _acting.is_linear(layer)):
             return super().through(layer, x, state, reset, resets_only_at_start=resets_only_at_start, starts_fresh=starts_fresh)
         last = layer.weight @ self.out.weight, F.linear(self.out.bias, layer.weight, layer.bias)
         return self._forward(x, state, reset, None, last, resets_only_at_start, starts_fresh)
