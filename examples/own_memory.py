@@ -1,4 +1,4 @@
-"""A memory of your own, from the class to a trained agent.
+"""Your own memory, from the class to a trained agent.
 
     python examples/own_memory.py                    # checks it, then trains for about 15 seconds on one core
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .api import train
     from .training.policy import load_policy
 
-_TRAINING = ("gymnasium", "safetensors", "yaml")
+_TRAINING = ("gymnasium", "safetensors", "scipy", "yaml")
 __getattr__, __dir__ = _lazy.attach(
     __name__,
     {"agents": "agents", "bench": "bench", "diagnostics": "diagnostics", "envs": "envs", "load_policy": "training.policy", "reference": "reference",

@@ -1,15 +1,15 @@
-"""Stability of a Hadamard memory, seen: the paper's critical gradients over time, on any SHM and any input.
+"""Stability of a Hadamard memory: the paper's critical gradients over time, for any SHM and any input.
 
 Gradients through M_t = M_{t-1} ⊙ C_t + U_t carry two factors. G1 is the product of the calibrations since a step,
 prod_j C_j: how much of what was written, and of its gradient, is left. G2 is the derivative of that product with
 respect to theta, sum_j dC_j ⊙ (product of the other C): how strongly the product depends on what is learned.
 
 Proposition 4 says E[prod C] = 1 for SHM. That is the mean, and the distribution is heavy-tailed: the typical product
-decays like exp(t E[log C]) while few huge ones hold the mean up. So every curve here comes as mean, median and
-mean logarithm, beside the paper's own mean over entries below 1.
+decays like exp(t E[log C]) while a few huge ones keep the mean at 1. So every curve has a mean, a median and a mean
+logarithm, and the paper's mean over entries below 1.
 
-Nothing of size [B, T, V, K] is formed: time goes by in chunks, products in float64. A product carries its logarithm
-beside it, so curves stay right where the product itself leaves float64's range; nothing is divided by C.
+Nothing of size [B, T, V, K] is formed: steps are processed in chunks, products in float64. The logarithm of a product
+is kept as well, so curves stay right where the product leaves float64's range; nothing is divided by C.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FLOAT32_TINY, FLOAT32_MAX = torch.finfo(torch.float32).tiny, torch.finfo(torch.f
 class Curves:
     """Statistics after 1, 2, ..., T steps, each a float64 tensor [T] on the CPU, over all batch rows and entries.
 
-    A reset starts the products of its row anew. G2 and the state are None where there are none to follow.
+    A reset restarts the products of its row. G2 and the state are None where there are none.
     """
 
     mean: Tensor           # of prod C: the paper's E[prod C]
@@ -65,7 +65,7 @@ def cumulative_products(
 ) -> Curves:
     """Curves of prod C for raw calibrations: C [B, T, ...], or its steps C_t [B, ...] one after the other.
 
-    `dC`, given alike, is dC_t / dtheta entry by entry, and adds G2. reset [B, T] restarts the products of a row.
+    `dC`, of the same form, is dC_t / dtheta entry by entry, and adds G2. reset [B, T] restarts the products of a row.
     """
     steps = C.unbind(1) if isinstance(C, Tensor) else C
     slopes = dC.unbind(1) if isinstance(dC, Tensor) else dC
@@ -92,7 +92,7 @@ def critical_gradients(
     """G1, G2 and the largest entry of M over time, for this memory on x [B, T, D].
 
     Works for every calibration: Factors (G2 with respect to theta), a tensor C and None (no theta, no G2). `chunk` is
-    the number of steps looked at together (default: what keeps a chunk below 64 MiB); results do not depend on it.
+    the number of steps processed together (default: what keeps a chunk below 64 MiB); results do not depend on it.
     """
     if not isinstance(memory, SHM):
         raise TypeError(f"memory must be a hm.SHM, got {type(memory).__name__}; for other models pass their C to "
@@ -197,7 +197,7 @@ def _mean_finite(x: Tensor) -> Tensor:
 
 
 def stability_report(curves: Curves, name: str = "memory") -> str:
-    """The curves as a short text: a table at a few times, and what they say in words."""
+    """The curves as a short text: a table at a few times, and remarks."""
     T = len(curves)
     times = sorted({1, T, *(2**n for n in range(1, 20) if 2**n < T)})
     columns: list[tuple[str, Tensor | None]] = [
@@ -224,7 +224,7 @@ def _remarks(curves: Curves) -> list[str]:
     else:
         remarks.append(f"steady: a typical entry keeps {median:.2g} of its value (mean log C = {rate:.3g} a step)")
     if mean > 100 * max(median, 1e-300) and mean > 0.1:
-        remarks.append(f"the mean, {mean:.2g}, is held up by few large products: judge by the median")
+        remarks.append(f"the mean, {mean:.2g}, comes from a few large products: read the median")
     for share, what in ((curves.underflow[-1].item(), "below"), (curves.overflow[-1].item(), "above")):
         if share > 0:
             remarks.append(f"{share:.1%} of the products are {what} float32's range after {T} steps")

@@ -1,4 +1,4 @@
-"""Things of the user's own by name: "package.module:Class"."""
+"""Finding a user's classes and functions by import path: "package.module:Class"."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 def find(spec: str) -> Any:
-    """What "package.module:Class" names (dots after the colon lead into it); a ValueError says which part is missing."""
+    """The object at "package.module:Class" (more attributes may follow, with dots); a ValueError says which part is missing."""
     where, _, path = spec.partition(":")
     if not where or not path:
         raise ValueError(f"{spec!r} must be written package.module:Class")
     try:
         found: Any = importlib.import_module(where)
-    except (ImportError, TypeError, ValueError) as error:      # the last two: no name of a module at all
+    except (ImportError, TypeError, ValueError) as error:      # the last two: not a valid module name
         raise ValueError(f"cannot import module {where!r} of {spec!r}: {error}") from error
     for part in path.split("."):
         if not hasattr(found, part):
@@ -28,6 +28,6 @@ def find(spec: str) -> Any:
 
 
 def import_from_here() -> None:
-    """Make modules in the current folder importable, as `python -m` does; a console script's first place is its own folder."""
+    """Make modules in the current folder importable, as `python -m` does; a console script has its own folder first on the path."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -1,4 +1,4 @@
-"""Published weights: bring a checkpoint of the released code along, and take states and gradients back under its names.
+"""Published weights: load a checkpoint of the released code, and get states and gradients under its names.
 
     published = torch.load("checkpoint.pt", weights_only=True)         # state_dict of the released SHM module
     memory = hadamem.reference.load("shm_popgym", published)           # ours, with the same weights and outputs
@@ -6,7 +6,7 @@
     y, state = memory(x, state, reset)
     hadamem.reference.arrays(memory, state)["M"]                       # and back, as numpy
 
-`MODELS` is the table of published models; a line there is all that a new one needs.
+`MODELS` is the table of published models; a new one needs a line there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = Any   # a numpy array or a tensor
 
 
 class View(NamedTuple):
-    """A parameter that the reference lays out differently: ours by name, and the view of it (`.T`, a slice, a reshape) that theirs is."""
+    """A parameter laid out differently in the reference: the name of ours, and the view of it (`.T`, a slice) that equals theirs."""
 
     name: str
     of: Callable[[Tensor], Tensor]
@@ -171,7 +171,7 @@ MODELS: dict[str, Published] = {
 
 
 _MAMBA_SIZES = ("d_model", "d_state", "d_inner", "d_conv", "dt_rank", "O")
-HPARAMS = {      # what `load` takes beside the weights; all but n_head and max_seq_length can be read off them
+HPARAMS = {      # what `load` takes in addition to the weights; all but n_head and max_seq_length can be read off them
     "gpt2": ("hidden", "n_layer", "n_head", "max_seq_length", "max_history_length", "position", "O"),
     "ffm": ("m", "c", "O", "min_period", "max_period"), "mamba": _MAMBA_SIZES, "s6_shm_repo": _MAMBA_SIZES,
 }
@@ -182,7 +182,7 @@ def load(model: str, weights: Mapping[str, Array], hparams: Mapping[str, Any] | 
 
     `model` is a name of `MODELS`; `weights` maps the reference's parameter names (a leading "w." is dropped) to arrays
     or tensors, e.g. its state_dict; `hparams` holds its sizes by the reference's names (H, O, L; see `HPARAMS`), read off the weights
-    where not given. Of gpt2 the weights do not tell n_head and max_seq_length: 4 and 5000 unless given.
+    where not given. For gpt2 the weights do not show n_head and max_seq_length: 4 and 5000 unless given.
     """
     published = MODELS.get(model)
     if published is None:
@@ -221,7 +221,7 @@ def state(memory: Memory, arrays: Mapping[str, Array], generator: torch.Generato
     """A state of `memory` from the reference's arrays (a leading "state0." is dropped).
 
     Differentiable where those are tensors. What the published code does not carry (the clock that SHM draws its rows
-    from) starts afresh, drawn with `generator`.
+    from) gets a new value, drawn with `generator`.
     """
     published = _describe(memory)
     given = {name: _tensor(f"arrays[{name!r}]", x) for name, x in _strip(arrays, "state0.").items()}
@@ -242,7 +242,7 @@ def state(memory: Memory, arrays: Mapping[str, Array], generator: torch.Generato
 
 
 def arrays(memory: Memory, state: State) -> dict[str, np.ndarray]:
-    """What the reference calls its state, as numpy arrays."""
+    """The state under the reference's names, as numpy arrays."""
     published = _describe(memory)
     named = {name: getattr(state, ours) for name, ours in published.state.items()} if published.leave is None else published.leave(state)
     return {name: _numpy(x) for name, x in named.items()}
@@ -271,8 +271,8 @@ def _describe(memory: Memory) -> Published:
 def _strip(given: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """The entries under `prefix`, without it; all of them if none has it."""
     if not isinstance(given, Mapping):
-        raise TypeError(f"weights and states come as a mapping of names to arrays, got {type(given).__name__}")
-    prefixed = {name[len(prefix):]: given[name] for name in given if name.startswith(prefix)}
+        raise TypeError(f"weights and states must be a mapping of names to arrays, got {type(given).__name__}")
+    prefixed = {name.removeprefix(prefix): given[name] for name in given if name.startswith(prefix)}
     return prefixed or dict(given)
 
 

@@ -1,7 +1,7 @@
 """Handling of memory states: NamedTuples of batch-first tensors.
 
-`to_vector` writes a state as plain float32 numbers, for frameworks that carry nothing else, and `from_vector` brings back the very same
-state: integers and float64 numbers travel as four 16-bit pieces, each a small whole number that float32 holds exactly.
+`to_vector` writes a state as plain float32 numbers, for frameworks that carry nothing else, and `from_vector` restores the same state bit
+for bit: integers and float64 numbers are stored as four 16-bit pieces, each a small integer that float32 holds exactly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HasInitialState(Protocol):
 
 
 def apply(fn: Callable[[Tensor], Tensor], state: S) -> S:
-    """The state with `fn` applied to every tensor. A NamedTuple may hold others, or None, as the states of whole networks do."""
+    """The state with `fn` applied to every tensor. A NamedTuple may hold other NamedTuples, or None, as the states of whole networks do."""
     if isinstance(state, tuple) and all(x is None or isinstance(x, (Tensor, tuple)) for x in state):
         parts: list[Any] = [None if x is None else fn(x) if isinstance(x, Tensor) else apply(fn, x) for x in state]
         return type(state)(*parts)
@@ -41,12 +41,12 @@ def index(state: S, i: Any) -> S:
 
 
 def detach(state: S) -> S:
-    """The same state, cut from the graph that made it."""
+    """The same state, detached from the autograd graph."""
     return apply(Tensor.detach, state)
 
 
 def where(reset: Tensor, new: S, old: S) -> S:
-    """Row by row: `new` where reset [B] is true, else `old`. A selection, so that inf and nan in `old` are really gone."""
+    """Row by row: `new` where reset [B] is true, else `old`. A selection, so that inf and nan in `old` are gone."""
     return type(old)(*(torch.where(reset.reshape(-1, *[1] * (o.ndim - 1)), n, o) for n, o in zip(new, old, strict=True)))  # type: ignore[call-overload]
 
 

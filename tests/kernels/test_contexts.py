@@ -116,7 +116,7 @@ def test_forward_mode_is_exact_or_refused():
 
 @pytest.mark.parametrize("reset", [None, torch.tensor([[True], [False]])])
 def test_forward_mode_passes_through_single_steps(reset):
-    """Acting writes into memory of its own where nothing is differentiated, which would drop a tangent."""
+    """Acting writes in place where nothing is differentiated, which would drop a tangent."""
     x, M0, tangent = torch.randn(2, 1, 3), torch.randn(2, 3, 3), torch.randn(2, 3, 3)
     calls = {"additive": lambda M, backend: hm.kernels.additive(x, x, x, M0=M, reset=reset, backend=backend)[:2],
              "delta": lambda M, backend: hm.kernels.delta(x, x, x, x[..., 0], M, reset, backend)}

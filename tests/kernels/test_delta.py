@@ -115,7 +115,7 @@ def test_overflow_in_the_numbers():
 
 
 def test_long_sequences_stay_bounded():
-    """No step may make the memory larger than the largest value it is told to hold, over |k|."""
+    """No step may make the memory larger than the largest value written to it, over |k|."""
     leaves, reset = made(1, 5000, 4, 4, torch.float32, resets=0.001, unit=1.0)
     args = {n: x.detach() for n, x in leaves.items()}
     h, M = kernels.delta(**args, reset=reset)

@@ -1,4 +1,4 @@
-"""Choosing a backend, falling back, mixed precision, and what bad arguments are told."""
+"""Choosing a backend, falling back, mixed precision, and the errors for bad arguments."""
 
 from __future__ import annotations
 

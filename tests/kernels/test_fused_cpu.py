@@ -394,7 +394,7 @@ print((peak() - before) * 1024 / (T * H * 4))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_long_sequence_fits_in_memory():
-    """Peak memory in units of one [B, T, H] input, in a process of its own; a single [B, T, H, H] would be 24."""
+    """Peak memory in units of one [B, T, H] input, in a separate process; a single [B, T, H, H] would be 24."""
     status, said = warm.run(LONG)
     assert status == 0, said
     assert 5 < float(said.split()[-1]) < 22   # inputs, h, gradients, checkpoints

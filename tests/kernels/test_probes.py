@@ -1,4 +1,4 @@
-"""Probes judge the backend, whatever the caller has set: TF32, autocast, default dtype and device."""
+"""Probes test the backend, independent of the caller's settings: TF32, autocast, default dtype and device."""
 
 import importlib
 import warnings

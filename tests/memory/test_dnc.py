@@ -232,7 +232,7 @@ def test_gradients_are_finite_over_long_ragged_episodes(kind):
 
 
 def test_learns_to_copy():
-    """Three words of four bits, then silence in which they are to be said: an answer without memory is right in half of the bits."""
+    """Three words of four bits, then silence in which they must be repeated: an answer without memory is right in half of the bits."""
     torch.manual_seed(0)
     memory = hm.DNC(5, 4, 8, word_size=8, reads=1, controller_size=24)
     optimiser = torch.optim.Adam(memory.parameters(), lr=1e-2)

@@ -1,4 +1,4 @@
-"""What every memory tells those who call it wrongly: the argument, what came, what to do."""
+"""The errors of every memory for wrong calls: they name the argument, its value and the fix."""
 
 from __future__ import annotations
 

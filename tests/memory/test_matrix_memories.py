@@ -198,7 +198,7 @@ def test_published_mlstm_states_enter_and_leave_at_any_size():
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("reset", [None, [True, False, True]])
 def test_acting_gives_new_memory_and_the_same_numbers(variant, reset):
-    """Without gradients a step on a CPU writes into memory of its own: never into a state that someone may still hold."""
+    """Without gradients a step on a CPU writes in place, into a copy: never into a state that someone may still hold."""
     memory = make(variant, 5, 4, memory_size=300)       # large enough for memory that is used again
     x, reset = torch.randn(3, 4, 5), None if reset is None else torch.tensor(reset)
     state = hm.states.detach(memory(x)[1])

@@ -1,4 +1,4 @@
-"""Memories of the user's own, by registered name and by package.module:Class."""
+"""A user's own memories, by registered name and by package.module:Class."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from hadamem.memory import MEMORIES
 
 
 class Mine(hm.GRU):
-    """Somebody's own."""
+    """A user's memory."""
 
 
 class Rigid(hm.GRU):
@@ -51,7 +51,7 @@ def test_registered_by_call_and_as_a_decorator():
 
 
 def test_a_taken_name_is_refused():
-    with pytest.raises(ValueError, match=r"memory 'gru' already \(hadamem.memory.rnn:GRU\).*overwrite=True"):
+    with pytest.raises(ValueError, match=r"already a memory 'gru' \(hadamem.memory.rnn:GRU\).*overwrite=True"):
         hm.register_memory("gru", Mine)
     assert MEMORIES["gru"] is hm.GRU
     hm.register_memory("gru", Mine, overwrite=True)

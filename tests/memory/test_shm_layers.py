@@ -1,4 +1,4 @@
-"""SHM's layers are layers: hooks, norms and replacements take effect; precision and bad input as promised."""
+"""SHM's layers are layers: hooks, norms and replacements take effect; precision and bad input."""
 
 import numpy as np
 import pytest

@@ -38,6 +38,16 @@ def test_a_hooked_layer_is_called():
     assert calls
 
 
+def test_a_subclass_of_shm_with_its_own_forward_is_called():
+    class Doubled(hm.SHM):
+        def forward(self, x, state=None, reset=None):
+            y, state = super().forward(x, state, reset)
+            return 2 * y, state
+
+    memory, layer, x = Doubled(6, 20, memory_size=8), torch.nn.Linear(20, 5), torch.randn(2, 3, 6)
+    torch.testing.assert_close(memory.through(layer, x, starts_fresh=True)[0], layer(memory(x)[0]))
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("first", [True, False])
 def test_a_hint_about_resets_changes_nothing(name, first):

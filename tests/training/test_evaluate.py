@@ -304,20 +304,6 @@ def test_what_a_crash_left_swallows_no_row(tmp_path):
 # --- statistics ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 10, 99, 1000, 9999])
-def test_t_quantile(freedom):
-    stats = pytest.importorskip("scipy.stats")
-    assert t_quantile(0.95, freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-9)
-    assert t_quantile(0.5, freedom) == pytest.approx(stats.t.ppf(0.75, freedom), rel=1e-9)
-
-
-@pytest.mark.parametrize(("wins", "n"), [(0, 1), (1, 1), (0, 10), (7, 10), (100, 100), (513, 1000)])
-def test_wilson(wins, n):
-    stats = pytest.importorskip("scipy.stats")
-    want = stats.binomtest(wins, n).proportion_ci(method="wilson")
-    assert wilson(wins, n) == pytest.approx((want.low, want.high), abs=1e-9)
-
-
 def test_numbers_of_an_evaluation():
     found = Evaluation((1.0, 2.0, 3.0, 6.0), (5, 5, 6, 8), (True, False, True, True))
     deviation = math.sqrt(14 / 3)

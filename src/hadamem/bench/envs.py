@@ -1,8 +1,8 @@
-"""`hadamem bench envs`: env steps per second of the batched tasks, beside the popgym package where it has the task.
+"""`hadamem bench envs`: env steps per second of the batched tasks, next to the popgym package where it has the task.
 
-Every env step counts, resets included; actions are random and were drawn before. On a GPU a CUDA graph of many steps is replayed; on
-a CPU `step` is called in a loop. Tasks take turns in rounds, as in `timing`, and the best and the median round are told. popgym runs one
-env in one process, which is what it is.
+Every env step counts, resets included; actions are random and drawn beforehand. On a GPU a CUDA graph of many steps is replayed; on a
+CPU `step` is called in a loop. Tasks take turns in rounds, as in `timing`, and the best and the median round are reported. popgym runs one
+env in one process, as it is designed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Settings:
     num_envs: int = 8192
     device: str = "auto"
     seconds: float = 1.0          # for each task and round together
-    peer: bool = True             # time the popgym package, too
+    peer: bool = True             # also time the popgym package
     out: str = "bench/envs"
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ def run(settings: Settings) -> list[Result]:
 
 
 def _block(name: str, num_envs: int, device: torch.device) -> Callable[[], int]:
-    """A call that makes some steps and says how many env steps they were."""
+    """A function that makes some steps and returns the number of env steps."""
     env = envs.make(name, num_envs=num_envs, device=device, seed=0)
     env.reset()
     actions = _actions(env, UNROLL)

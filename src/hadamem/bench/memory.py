@@ -2,7 +2,7 @@
 
 Three parts: the `op` hm.kernels.shm alone, the whole `module` hm.SHM, and the acting `step` (T = 1, no gradient; a
 CUDA graph on a GPU). `shm[reference]` is the plain loop over `unbind`, the fair baseline; the GRU and LSTM are
-PyTorch's own. All contenders of a case see the same dtype, batch and length, and are timed in turns, the peers anew in
+PyTorch's own. All contenders of a case see the same dtype, batch and length, and are timed in turns, the peers in
 every case. `forward` keeps no graph, `both` is forward and backward to the inputs and all parameters. Every call gets
 the next of three sets of inputs.
 """
@@ -100,12 +100,12 @@ class Settings:
 
 def _check_whole(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} must be made of positive whole numbers, got {value!r}")
+        raise ValueError(f"{name} must hold positive integers, got {value!r}")
 
 
 def _unusable(backend: str, device: torch.device) -> str | None:
     if backend == "triton" and _backends.interpreting():
-        return "TRITON_INTERPRET is set, and the interpreter's speed says nothing"
+        return "TRITON_INTERPRET is set, and the interpreter's speed means nothing"
     return _backends.missing(backend, device.type)
 
 
@@ -248,7 +248,7 @@ class Factory:
 
 
 class Bench:
-    """Runs the grid case by case, and knows from earlier cases what a later one would cost."""
+    """Runs the grid case by case, and estimates the cost of a case from earlier ones."""
 
     def __init__(self, settings: Settings):
         self.settings, self.device = settings, settings.find_device()
@@ -263,7 +263,7 @@ class Bench:
                         yield Case(part, B, T, H)
 
     def run_case(self, case: Case) -> list[Result]:
-        """All contenders of a case, the peers too: a ratio is only worth something between neighbours in time."""
+        """All contenders of a case, the peers too: ratios are only meaningful between timings made together."""
         gc.collect()
         entries = list(contenders(case, self.settings, self.device))
         built: dict[str, dict[str, Call]] = {}
@@ -298,7 +298,7 @@ class Bench:
         return group
 
     def _too_big(self, case: Case, contender: Contender, direction: str) -> str | None:
-        """Why this would not fit in memory or time, judged by the nearest smaller case that ran, or None."""
+        """Why this would not fit in memory or time, estimated from the nearest smaller case that ran, or None."""
         if not contender.floats:   # the peers: small, and every ratio needs them
             return None
         wanted = (case.part, contender.model, direction)
@@ -308,13 +308,13 @@ class Bench:
         for last in sorted(ran, key=lambda r: r.B * r.T * r.H * r.H)[-1:]:
             if last.peak_bytes is not None and last.peak_bytes > 1 << 26:
                 need = last.peak_bytes * case.work / (last.B * last.T * last.H * last.H)
-        quiet = [r for r in ran if (r.others or 0.0) <= DISTURBED]   # a disturbed timing says nothing about a later one
+        quiet = [r for r in ran if (r.others or 0.0) <= DISTURBED]   # a disturbed timing predicts nothing
         for last in sorted(quiet, key=lambda r: r.B * r.T * r.H * r.H)[-1:]:
             assert last.seconds is not None
             # A CPU is busy with arithmetic; a GPU in a Python loop waits for launches, which B and H do not change.
             growth = case.work / (last.B * last.T * last.H * last.H) if self.device.type == "cpu" else case.T / last.T
             expected = last.seconds.best * growth
-            room = 5.0 if contender.model == LOOP else 1.0   # the baseline: worth a longer wait
+            room = 5.0 if contender.model == LOOP else 1.0   # the baseline may take longer
             if expected > room * self.settings.limit_seconds:
                 return f"a call would take about {expected:.1f} s, over --limit-seconds {self.settings.limit_seconds:g}"
         free = timing.free_memory(self.device)
@@ -365,6 +365,6 @@ def run(settings: Settings) -> list[Result]:
 
 
 def save(path: Path, settings: Settings, facts: dict[str, Any], results: list[Result]) -> None:
-    """Write all of it as JSON, whole or not at all."""
+    """Write everything as JSON, atomically."""
     content = {"format": 1, "settings": asdict(settings), "machine": facts, "results": [asdict(r) for r in results]}
     timing.write_json(path, content)

@@ -24,7 +24,7 @@ PARTS = {"op": "recurrence alone", "module": "whole module", "step": "one acting
 
 
 def draw(results: list[Result], out: Path, subtitle: str) -> list[Path]:
-    """Write the PNG files that the results can fill, and return their paths. Says so when matplotlib is missing."""
+    """Write the PNG files that the results can fill, and return their paths. Prints a note when matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         print("no plots: matplotlib is not installed (pip install 'hadamem[plot]')")
         return []

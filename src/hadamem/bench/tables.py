@@ -1,4 +1,4 @@
-"""The text of `hadamem bench memory`, with and without --all: headlines, rows, legends. What is in them is measured elsewhere."""
+"""The text that `hadamem bench memory` prints, with and without --all: headlines, rows, legends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def disturbance(share: float) -> str:
 
 
 def progress(text: str) -> None:
-    """One line that the next one replaces, for a person who watches."""
+    """Print a line on the terminal that the next one replaces."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
@@ -104,14 +104,14 @@ def grid_row(result: memory.Result, vs_loop: float | None, vs_gru: float | None,
 
 
 def disturbed(group: list[memory.Result]) -> list[str]:
-    """A warning under the rows of a case, if one is due."""
+    """A warning under the rows of a case, if other programs disturbed it."""
     share = max((r.others for r in group if r.others is not None), default=0.0)
     return [f"   {disturbance(share)}"] if share > DISTURBED else []
 
 
 def grid_legend(device: torch.device, settings: memory.Settings, loop: str) -> str:
     lines = [
-        "ms: median per call after warm-up, quartiles beside it, contenders timed in turns.",
+        "ms: median per call after warm-up, then quartiles; contenders timed in turns.",
         "fwd: no gradient; fwd+bwd: gradients of the inputs and all parameters.",
         f"vs loop, vs GRU: how many times faster than {loop} (the plain loop) and than",
         f"nn.GRU({settings.input_size}, {settings.peer_size}) in the same case; below 1 is slower.",

@@ -1,8 +1,8 @@
-"""Honest timing of calls side by side: warm-up, synchronisation, medians with spread, cold caches, peak memory.
+"""Timing of calls side by side: warm-up, synchronisation, medians with spread, cold caches, peak memory.
 
-Calls to be compared take turns in rounds, so that whatever disturbs the machine for a while disturbs all of them, and
-`Others` tells how much of the CPU other programs took meanwhile. Timed one after the other on a shared machine, a GRU
-once came out 80 times slower than it is.
+Calls to be compared take turns in rounds, so that a disturbance of the machine affects all of them, and `Others`
+measures how much of the CPU other programs used meanwhile. Timed one after the other on a shared machine, a GRU once
+appeared 80 times slower than it is.
 
 On CUDA the time is between two events on the stream, with the L2 cache overwritten before each call; a second figure
 is the wall clock per call of calls made back to back, which also counts what the host needs to launch them. Elsewhere
@@ -31,7 +31,7 @@ import torch
 from .._version import __version__
 from ..cuda_graphs import record
 
-DISTURBED = 0.1               # share of the CPU taken by other programs; more than this is said beside the numbers
+DISTURBED = 0.1               # share of the CPU used by other programs; above it, the results carry a warning
 Call = Callable[[int], Any]   # the argument counts calls, so that inputs can be rotated
 
 
@@ -71,7 +71,7 @@ def measure(
 ) -> dict[str, Timing | Exception]:
     """Time each call up to `repeats` times, fewer if that takes longer than `limit_seconds`, in rounds over all.
 
-    A call that raises is answered with its exception and takes no further part.
+    For a call that raises, the result is its exception, and it is not called again.
     """
     found: dict[str, Timing | Exception] = {}
     plan: dict[str, int] = {}
@@ -92,7 +92,7 @@ def measure(
             if share and name not in found and not late:
                 try:
                     if runs >= 2 * ROUNDS:
-                        calls[name](0)           # brings back its own threads and caches after the others' turn
+                        calls[name](0)           # restores its threads and caches after the others' turn
                     times[name] += _block(calls[name], device, share)
                 except Exception as error:
                     found[name] = error
@@ -225,7 +225,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """What a reader needs to judge a timing: hardware, versions, threads, precision settings, load, commit."""
+    """What a reader needs to assess a timing: hardware, versions, threads, precision settings, load, commit."""
     facts: dict[str, Any] = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": str(device),
@@ -267,7 +267,7 @@ def _cpu_name() -> str:
 
 
 def _commit() -> str | None:
-    """The commit of this source tree, "+" for changes on top; for a copy without git what HADAMEM_COMMIT says, or None."""
+    """The commit of this source tree, "+" for changes on top; for a copy without git the value of HADAMEM_COMMIT, or None."""
     root = Path(__file__).resolve().parents[3]
     if not (root / ".git").exists():
         return os.environ.get("HADAMEM_COMMIT")
@@ -284,7 +284,7 @@ def _git(root: Path, *args: str) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write it whole or not at all."""
+    """Write the file atomically."""
     part = path.with_name(path.name + f".{os.getpid()}.part")
     part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     os.replace(part, path)

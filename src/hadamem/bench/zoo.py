@@ -1,9 +1,9 @@
-"""`hadamem bench memory --all`: every memory beside PyTorch's GRU, at the sizes of the paper and at equal state, in one run.
+"""`hadamem bench memory --all`: every memory next to PyTorch's GRU, at the sizes of the paper and at equal state, in one run.
 
 A training step is forward and backward through B sequences of T steps, to the inputs and all parameters: `whole`, where every sequence
-is one episode and the memory knows it (how PPO trains on tasks of fixed length), and `resets`, where episodes end inside. On a GPU each is
-timed as a CUDA graph, which is how the trainer runs it, and `whole` also launched operation by operation. An acting step is one step of
-`acting` rows without gradients. All are timed in turns.
+is one episode and the memory is given that hint (how PPO trains on tasks of fixed length), and `resets`, where episodes end inside. On a
+GPU each is timed as a CUDA graph, which is how the trainer runs it, and `whole` also launched operation by operation. An acting step is one
+step of `acting` rows without gradients. All are timed in turns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import tables, timing
 from .timing import Timing
 
 PEER = "nn.GRU"
-SIZES: dict[str, dict[str, Any]] = {   # as in the paper or the code released with it, where those have it; of the others our defaults
+SIZES: dict[str, dict[str, Any]] = {   # as in the paper or its released code; for memories that they do not have, our defaults
     "shm": {"memory_size": 128}, "shm-paper": {"memory_size": 128}, "shm-release": {"memory_size": 128},
     "hebbian": {"memory_size": 128}, "linear_attention": {"memory_size": 128}, "fast_weights": {"memory_size": 128},
     "fwp": {"memory_size": 64}, "mlstm": {"memory_size": 128}, "ffm": {"memory_size": 128, "context": 4}, "s6": {"memory_size": 512},
@@ -67,7 +67,7 @@ class Settings:
 
 @dataclass
 class Row:
-    """What was measured of one memory. Times are medians in seconds, None where there is none (`note` says why)."""
+    """The measurements of one memory. Times are medians in seconds, None where one is missing (`note` says why)."""
 
     memory: str
     options: dict[str, Any]
@@ -135,7 +135,7 @@ class Contest:
         for name, memory in self.memories.items():
             if isinstance(memory, Memory):
                 calls[name] = self._learner(memory, first if whole else self.reset, whole)
-            elif whole:           # PyTorch's GRU knows no resets
+            elif whole:           # PyTorch's GRU has no resets
                 calls[name] = self._gradients(memory, _first_of(memory))
         return calls
 
@@ -193,7 +193,7 @@ class Contest:
         for name, call in calls.items():
             launched = self.rows[name].times.get("whole")
             if kind != "act" and launched is not None and launched.median > MANY_LAUNCHES:
-                self._say(name, f"{kind}: no CUDA graph of so many operations")
+                self._say(name, f"{kind}: too many operations for a CUDA graph")
                 continue
             try:
                 graphs[name] = timing.graphed(call, COPIES if kind == "act" else 1)
@@ -212,7 +212,7 @@ def paper_sizes(names: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def equal_sizes(names: list[str], settings: Settings) -> dict[str, dict[str, Any]]:
-    """For each memory that has a state the size that makes it the nearest to settings.state real numbers."""
+    """For each memory with a state: the size for which it is nearest to settings.state real numbers."""
     found = {}
     for name in names:
         fixed, fitted = EQUAL.get(name, {}), FITTED.get(name, "memory_size")
@@ -224,11 +224,11 @@ def equal_sizes(names: list[str], settings: Settings) -> dict[str, dict[str, Any
         low, high = 2, 2
         try:
             state(high)
-        except (TypeError, ValueError):      # one of the user's own whose size cannot be chosen
+        except (TypeError, ValueError):      # a user's memory without memory_size
             continue
         while state(high) < settings.state and high < 1 << 20:
             low, high = high, 2 * high
-        if high >= 1 << 20:      # it has none
+        if high >= 1 << 20:      # it has no state
             continue
         while high - low > 1:
             middle = (low + high) // 2

@@ -2,10 +2,9 @@
 
 `shm` builds C and U from vectors inside a fused kernel; `hadamard` takes any C and U; `diagonal` is the same recurrence on vectors, real or
 complex, with factors that may be constant; `selective` builds S6's factors and updates from vectors. Each has the backends `reference` (a
-plain loop, the judge), `scan` (associative scan in plain PyTorch), `cpu` (numba) and `triton` (CUDA).
-`additive` (outer products under one decay) and `delta` (the delta rule) have `reference` and
-`scan`, which is matrix products there, chunk by chunk. `gates` prepares the vectors for `shm`, `readout` turns what it reads into an
-output.
+plain loop, which the others are tested against), `scan` (associative scan in plain PyTorch), `cpu` (numba) and `triton` (CUDA).
+`additive` (outer products under one decay) and `delta` (the delta rule) have `reference` and `scan`, which computes chunks of steps by
+matrix products. `gates` prepares the vectors for `shm`, `readout` computes the output from what it reads.
 """
 
 from ._backends import NAMES

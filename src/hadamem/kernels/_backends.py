@@ -13,6 +13,7 @@ import torch
 from torch.autograd import forward_ad
 
 NAMES = ("reference", "scan", "cpu", "triton")
+PLAIN = ("reference", "scan")   # plain PyTorch, trusted without a probe
 OPS: dict[str, dict[str, Callable[..., Any]]] = {}   # the backends of each, by name; filled by `register`
 PREFERRED = {"cpu": ("cpu", "scan"), "cuda": ("triton", "scan")}   # by device type; anything else takes `scan`
 
@@ -31,7 +32,7 @@ def interpreting() -> bool:
 
 
 def _constant(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """torch.compiler.assume_constant_result, which would import the whole compiler (a second) at once: calls are run, not traced."""
+    """torch.compiler.assume_constant_result without its import of the whole compiler (a second): calls are run, not traced."""
     fn._dynamo_marked_constant = True   # type: ignore[attr-defined]
     return fn
 
@@ -47,7 +48,7 @@ def _importable(module: str) -> bool:
 
 
 def missing(backend: str, device_type: str | None = None) -> str | None:
-    """Why `backend` cannot run here (on that kind of device), or None if nothing is known to be in the way."""
+    """Why `backend` cannot run here (on that kind of device), or None if no reason is known."""
     if backend == "cpu":
         if not _importable("numba"):
             return "numba is not installed"
@@ -90,7 +91,7 @@ def candidates(op: str, device_type: str) -> list[str]:
 
 
 def give_up(op: str, backend: str, device_type: str, error: BaseException) -> None:
-    """Remember that a backend failed on this kind of device, and say so once."""
+    """Remember that a backend failed on this kind of device, and warn once."""
     key = (op, backend, device_type)
     if key in _failed:
         return
@@ -98,7 +99,7 @@ def give_up(op: str, backend: str, device_type: str, error: BaseException) -> No
     rest = candidates(op, device_type)
     warnings.warn(
         f"hadamem: backend {backend!r} of {op} failed on {device_type} and is not used again in this process; "
-        f"going on with {rest[0]!r}, which is slower. Cause: {_failed[key][:500]}",
+        f"using {rest[0]!r} instead, which is slower. Cause: {_failed[key][:500]}",
         RuntimeWarning,
         stacklevel=5,
     )
@@ -115,7 +116,7 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
         return table[backend](*args)
     failures: list[str] = []
     for name in (n for n in candidates(op, device_type) if n in table):
-        if name in ("cpu", "triton"):
+        if name not in PLAIN:
             if _differentiated_by_functorch() or not _probed(op, name, device_type, probe):
                 continue
             if torch.compiler.is_compiling():
@@ -153,7 +154,7 @@ _working: set[tuple[str, str, str]] = set()
 
 
 def _differentiated_by_functorch() -> bool:
-    """Whether torch.func.grad, jvp or the like is at work, through which PyTorch takes no custom operator with a backward of its own."""
+    """Whether torch.func.grad, jvp or the like is active: PyTorch supports no custom operator with its own backward inside these."""
     if torch.compiler.is_compiling():
         return False
     if forward_ad._current_level >= 0:
@@ -171,7 +172,7 @@ def _probed(op: str, name: str, device_type: str, probe: Callable[[str, str], No
     if key in _failed:
         return False
     if device_type == "cuda" and torch.cuda.is_current_stream_capturing():
-        return True      # nothing else may run on the GPU now: trust it
+        return True      # a capture allows no probe: trust the backend
     error = _failure(lambda: probe(name, device_type))
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         raise error          # says nothing about the backend

@@ -1,4 +1,4 @@
-"""Checks at the public edge of the kernels. Each error names the argument, what came, and the fix."""
+"""Checks at the public edge of the kernels. Each error names the argument, its value, and the fix."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Sequences cut into chunks for recurrences that are matrix products inside a chunk: the cut, who sees whom, and what is not finite.
 
-In a matrix product every step of a chunk meets every other, and 0 * inf is nan. So numbers that are not finite are taken out before the
-product (`finite`), and nan is put back afterwards at those steps that had seen them (`seen`): no step hears of the future, of another
-episode or of the memory before its reset, in values or in gradients.
+In a matrix product every step of a chunk is combined with every other, and 0 * inf is nan. So numbers that are not finite are removed
+before the product (`finite`), and nan is put back afterwards at those steps that had seen them (`seen`). No step depends on the future, on
+another episode or on the memory before its reset, in values or in gradients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHUNK = 64   # steps; the work inside a chunk grows with it, the number of state
 
 
 class Chunks(NamedTuple):
-    """How T steps lie in N chunks of C, and which of them belong together."""
+    """How T steps are divided into N chunks of C, and which of them belong to the same episode."""
 
     N: int
     C: int
@@ -32,14 +32,14 @@ class Chunks(NamedTuple):
         return x.unflatten(1, (self.N, self.C))
 
     def ends(self) -> tuple[Tensor | None, Tensor | None]:
-        """cut [B, N]: the chunk holds a reset; lives [B, N, C]: the step is of the episode that goes on after the chunk."""
+        """cut [B, N]: the chunk holds a reset; lives [B, N, C]: the step is of the episode that continues after the chunk."""
         if self.fresh is None:
             return None, None
         return self.fresh[..., -1], self.sees[..., -1, :]
 
-    def reached(self, sick: Tensor, T: int) -> Tensor:
-        """sick [B, N]: memories before a chunk that are not finite -> the steps [B, T] that read them."""
-        steps = sick[..., None].expand(-1, -1, self.C)
+    def reached(self, bad: Tensor, T: int) -> Tensor:
+        """bad [B, N]: memories before a chunk that are not finite -> the steps [B, T] that read them."""
+        steps = bad[..., None].expand(-1, -1, self.C)
         return (steps if self.fresh is None else steps & ~self.fresh).flatten(1, 2)[:, :T]
 
 
@@ -62,7 +62,7 @@ def finite(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def not_finite(x: Tensor) -> Tensor:
-    """Which vectors of x [..., K] hold something that is not finite [...]. (Their sum does not tell: it may overflow.)"""
+    """Which vectors of x [..., K] hold something that is not finite [...]. (A test of their sum would not do: it may overflow.)"""
     return (x.detach() * 0).sum(-1) != 0
 
 

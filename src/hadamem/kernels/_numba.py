@@ -77,7 +77,7 @@ def split(units: int, cells: int) -> tuple[int, int]:
 def parallel(work: Callable[[int, int, int], None], units: int, cells: int) -> None:
     """Call work(piece, first, last) on ranges that cover 0..units, on up to torch.get_num_threads() threads.
 
-    `cells` measures the whole work, cut as `split` says. Units must be independent: which thread runs which, and when, is open.
+    `cells` measures the whole work, divided as `split` says. Units must be independent: any thread may run any of them, in any order.
     """
     threads, pieces = split(units, cells)
     if threads == 1:
@@ -116,10 +116,10 @@ def _serve(calls: queue.SimpleQueue[Callable[[], None]]) -> None:
 
 
 def share(work: Callable[[], None], threads: int, done: Callable[[], bool]) -> None:
-    """Call work() on up to `threads` threads. The calls divide the work among themselves without the GIL; `done` tells when all is done.
+    """Call work() on up to `threads` threads. They divide the work among themselves without the GIL; `done` returns whether all is done.
 
-    A helper that comes when nothing is left is not waited for: its call must find so. `done` may wait a while, but not for ever. Quicker to
-    start and to end than `parallel`: after its call, a helper holds the GIL for a microsecond only, where an executor's would for thirty.
+    A helper that starts when nothing is left is not waited for; its call must notice that. `done` may wait a while, but must return.
+    Quicker to start and to end than `parallel`: after its call, a helper holds the GIL for a microsecond, an executor's for thirty.
     """
     global _calls, _helpers
     if threads == 1:

@@ -14,7 +14,7 @@ NO_DOUBLE_BACKWARD = (
 
 
 def forbid_double_backward(op: Any, name: str, backend: str) -> None:
-    """Make differentiating a backward operator say what to use instead."""
+    """Make differentiating a backward operator raise an error that names the alternative."""
 
     def backward(ctx: Any, *grads: Any) -> Any:
         raise RuntimeError(NO_DOUBLE_BACKWARD.format(backend=backend, op=name))
@@ -53,7 +53,7 @@ def needs_grad(*tensors: Tensor | None) -> bool:
 
 
 def _wraps_grad(x: Tensor) -> bool:
-    """Whether a tensor inside vmap stands for one that requires grad: its own flag does not tell."""
+    """Whether a tensor inside vmap wraps one that requires grad: its own flag does not show it."""
     while not torch.compiler.is_compiling() and torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
         if x.requires_grad:

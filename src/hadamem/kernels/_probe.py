@@ -2,7 +2,7 @@
 
 The expected numbers are computed in float64 on the CPU, and the inputs name their dtype and device. So the result does not depend on the
 caller's settings: TF32 and `torch.set_float32_matmul_precision` change float32 products only, and are global to the process, as is the
-default dtype. (Settings that belong to a thread, such as autocast, do not reach a probe: it runs in a thread of its own.)
+default dtype. (Settings that belong to a thread, such as autocast, do not reach a probe, because it runs in another thread.)
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from ._ops import undisturbed
 
 
 def begin(M: Tensor, reset: Tensor | None, *others: Tensor | None) -> tuple[Tensor, bool]:
-    """M [B, V, K] without the rows where reset [B], and whether it lies in memory of its own, to be written to in place.
+    """M [B, V, K] without the rows where reset [B], and whether it is a copy that may be written to in place.
 
-    It does on a CPU where nothing is differentiated (`others` are all that the step computes with). A selection by bits is exact as
+    It is a copy on a CPU where nothing is differentiated (`others` are the step's other inputs). A selection by bits is exact, as
     `where` is, and six times as fast.
     """
     own = M.device.type == "cpu" and M.dtype == torch.float32 and undisturbed() and not (

@@ -50,19 +50,19 @@ def list_memories() -> list[str]:
 
 
 def make_memory(name: str, input_size: int, output_size: int | None = None, **options: Any) -> Memory:
-    """Build a memory by name. `options` are its own keywords; `memory_size`, which all of them take, is the natural width of each.
+    """Build a memory by name. `options` are its keyword arguments; `memory_size`, which all of them take, means what is natural to each.
 
-    A memory of your own has the name that `register_memory` gave it, or "package.module:Class".
+    Your own memory has the name given to `register_memory`, or "package.module:Class".
     """
     return own.build_memory(name, find_memory(name), input_size, output_size, options)
 
 
 def resolve_options(name: str, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """All options that `make_memory(name, ..., **options)` builds with: defaults spelled out, "auto" replaced by what it stands for.
+    """All options that `make_memory(name, ..., **options)` builds with: defaults spelled out, "auto" replaced by its value.
 
     `make_memory(name, ..., **resolve_options(name, options))` builds the same memory, also after a default has changed. The values are
-    plain ones for a config file. `backend` may still be "auto": it is chosen anew on each machine. Of other people's classes and functions
-    only what their signatures tell is known; what they take as **kwargs is in the result if it was given.
+    plain ones for a config file. `backend` may still be "auto", because it depends on the machine. For classes and functions registered by
+    users, the result holds the defaults in their signatures that JSON can hold, and every option that was given.
     """
     return _options.resolve(find_memory(name), dict(options or {}))
 
@@ -75,18 +75,18 @@ def find_memory(name: str) -> Callable[..., Memory]:
         return lookup.find(name)
     near = difflib.get_close_matches(str(name).lower(), MEMORIES, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"unknown memory {name!r}; {hint}choose from {', '.join(MEMORIES)}; one of your own is written package.module:Class, "
-                     "or must be registered first, by hm.register_memory in a module that is imported")
+    raise ValueError(f"unknown memory {name!r}; {hint}choose from {', '.join(MEMORIES)}; for your own, write package.module:Class, "
+                     "or call hm.register_memory first, in a module that is imported")
 
 
 def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, overwrite: bool = False) -> Any:
-    """Make a memory of your own known by name, to `make_memory` and to all that call it: `hm.train(env, memory="mine")`.
+    """Give your own memory a name for `make_memory` and everything that calls it: `hm.train(env, memory="mine")`.
 
         hm.register_memory("mine", MyMemory)      # or above the class: @hm.register_memory("mine")
 
-    factory: a `hm.Memory` class, or a function (input_size, output_size, **options) that makes one. Returns it. The same class may be
-    registered again, as a notebook does whose cell is run twice. A name lives as long as the process: what loads a run later has to
-    register it again, or the run is given "package.module:Class" as its memory instead.
+    factory: a `hm.Memory` class, or a function (input_size, output_size, **options) that makes one. Returns it. Registering the same class
+    again is allowed, for notebook cells that run twice. A name lasts as long as the process: code that loads a run later has to register
+    it again, or the run uses "package.module:Class" as its memory instead.
     """
     if factory is None and isinstance(name, str):
         return functools.partial(register_memory, name, overwrite=overwrite)

@@ -21,10 +21,10 @@ _KEY = ("SHM.step", "cpu", "cpu")   # among the backends that failed
 
 
 def step(memory: SHM, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Tensor, Tensor, Tensor] | None:
-    """y, M and the clock after one step; None where the fused call cannot stand for `forward`, or where `forward` has an error to raise.
+    """y, M and the clock after one step; None where the fused call cannot replace `forward`, or where `forward` has an error to raise.
 
-    It can on CPU, in float32, without gradients, with theta from a table, for layers that are what the module made them: nothing compiles,
-    traces, transforms, autocasts or hooks in. A microsecond per line is too much here: every tensor is looked at once.
+    It can on a CPU, in float32, without gradients, with theta from a table and the layers that the module was built with, where nothing
+    compiles, traces, transforms, autocasts or hooks. A microsecond per line is too much here: every tensor is checked once.
     """
     if memory.backend not in ("auto", "cpu") or _KEY in _backends._failed or not _undisturbed() or not _usable(memory.backend):
         return None
@@ -83,7 +83,7 @@ def _usable(backend: str) -> bool:
 
 
 def _plain(t: Any, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> bool:
-    """A tensor whose numbers lie in this machine's memory, as itself and no subclass."""
+    """A plain dense CPU tensor of that shape and dtype, not a subclass."""
     kind = type(t)
     if kind is not Tensor and kind is not nn.Parameter:
         return False
@@ -91,13 +91,13 @@ def _plain(t: Any, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -
 
 
 _OPTIONAL = ("norm", "shortcut", "read_norm")
-_Absent = object()   # in the place of a layer the module was made without
+_Absent = object()   # instead of a layer that the module does not have
 _METHODS = ("forward", "_project", "_read", "_clocks", "_calibrate", "_remember", "check_inputs")
 _as_made: dict[type, bool] = {}
 
 
 def _overrides_nothing(kind: type) -> bool:
-    """Whether a subclass of SHM left the methods alone that the fused call stands for."""
+    """Whether a class overrides none of the methods that the fused call replaces."""
     if kind not in _as_made:
         from .shm import SHM
 
@@ -151,15 +151,15 @@ def is_linear(layer: nn.Module) -> bool:
 
 
 def altered(layer: nn.Module) -> bool:
-    """Whether a layer does more, when it is called, than its class says."""
+    """Whether calling a layer does more than its class defines: hooks, or another forward."""
     return bool(layer._forward_hooks or layer._forward_pre_hooks or "forward" in layer.__dict__)
 
 
 def _give_up(error: Exception) -> None:
     _backends._failed[_KEY] = f"{type(error).__name__}: {error}"
     warnings.warn(
-        "hadamem: the fused step of SHM failed on cpu and is not used again in this process; going on with the steps of forward(), which "
-        f"are slower. Cause: {_backends._failed[_KEY][:500]}",
+        "hadamem: the fused step of SHM failed on cpu and is not used again in this process; using forward() instead, which "
+        f"is slower. Cause: {_backends._failed[_KEY][:500]}",
         RuntimeWarning,
         stacklevel=4,
     )

@@ -56,7 +56,7 @@ class MatrixMemory(Memory):
 
 
 def project(x: Tensor, *layers: nn.Linear) -> list[Tensor]:
-    """What each layer makes of x, by one matrix product. A layer that was replaced, or has a hook, is called instead."""
+    """The outputs of all layers for x, by one matrix product. Layers that were replaced, or have a hook, are called instead."""
     if not all(is_linear(layer) for layer in layers):
         return [layer(x) for layer in layers]
     weight = torch.cat([layer.weight for layer in layers])
@@ -67,7 +67,7 @@ def project(x: Tensor, *layers: nn.Linear) -> list[Tensor]:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """x in float32 where it is narrower, so that what is read comes back in it and can still be divided."""
+    """x in float32 where it is narrower, so that what is read is float32 and can still be divided."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -12,15 +12,15 @@ import torch
 from ..kernels._checks import without_autocast
 
 F = TypeVar("F", bound=Callable[..., Any])
-_caller = threading.local()   # .compiles: the loop was met while something around it was compiled
+_caller = threading.local()   # .compiles: the loop is called from code that is being compiled
 
 
 def sequential(loop: F) -> F:
     """A method (x, ...) that runs as it is: in the dtype of its arguments, also under autocast, and outside of compiled graphs.
 
-    torch.compile would unroll all T steps and take minutes for it, so the graph breaks around the loop, as it does around torch.nn.GRU;
+    torch.compile would unroll all T steps, which takes minutes, so the graph breaks around the loop, as it does around torch.nn.GRU;
     a loop of many small operations has its step compiled instead, see `one_step`.
-    (`torch.compiler.disable` is called late, for it imports the compiler, which takes longer than all of hadamem.)
+    (`torch.compiler.disable` is called late because it imports the compiler, which takes longer than importing hadamem.)
     """
 
     def uncast(self: Any, x: torch.Tensor, *args: Any) -> Any:

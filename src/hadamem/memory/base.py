@@ -22,7 +22,7 @@ class Memory(nn.Module):
     """Maps a batch of step features to memory readouts, carrying state between calls.
 
     A subclass sets `input_size` and `output_size`, and defines `initial_state` and `forward`; `step` and `state_size` follow from them.
-    `hadamem.testing.check_memory` tells whether it keeps the contract:
+    `hadamem.testing.check_memory` checks the contract:
 
     - the state is a NamedTuple of tensors with the batch as first axis; it goes in and comes out, the module never stores or changes it;
     - reset[b, t] means that step t of row b opens a new episode: the old state is dropped *before* x[b, t] is read, by selection;
@@ -89,7 +89,7 @@ class Memory(nn.Module):
         return sum(x.numel() * (2 if x.is_complex() else 1) for x in state if x.is_floating_point() or x.is_complex())
 
     def state_options(self, device: Any, dtype: torch.dtype | None) -> tuple[torch.device, torch.dtype]:
-        """Device and dtype for a new state: what was asked for, else the module's, in float32 at the least."""
+        """Device and dtype for a new state: those given, else the module's, with at least float32."""
         parameter = next(self.parameters(), None)
         if device is None:
             device = parameter.device if parameter is not None else torch.get_default_device()
@@ -98,7 +98,7 @@ class Memory(nn.Module):
         return torch.device(device), torch.promote_types(dtype, torch.float32)
 
     def widen(self, state: State) -> State:
-        """The state as steps are to be computed with it: of the widest dtype among its own and the module's, in float32 at the least.
+        """The state in the dtype to compute with: the widest of its own and the module's, at least float32.
 
         Complex fields become complex numbers of that width; counters stay as they are.
         """
@@ -109,7 +109,7 @@ class Memory(nn.Module):
         return type(state)(*(s.to(kind) for s, kind in zip(state, kinds, strict=True)))
 
     def check_inputs(self, x: Tensor, state: State | None, reset: Tensor | None) -> None:
-        """Raise a ValueError or TypeError that names the argument, what came and what to do."""
+        """Raise a ValueError or TypeError that names the argument, its value and the fix."""
         if not isinstance(x, Tensor):
             raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
         if not x.is_floating_point():

@@ -1,9 +1,9 @@
 """What multiplies the memory before each write: the paper's calibrations C_t, and the base class for your own.
 
-A calibration is a small module. It is given the features of every step and answers in one of three ways:
+A calibration is a small module. It takes the features of every step and returns one of:
 
 - `Factors(theta, vc)`: C_t = 1 + tanh(theta_t ⊗ vc_t), computed inside the fused kernel and never stored;
-- a tensor C [B, T, V, K]: any calibration at all, through `hm.kernels.hadamard`;
+- a tensor C [B, T, V, K]: any calibration, through `hm.kernels.hadamard`;
 - None: C = 1.
 
 Your own takes about ten lines. Here the memory forgets at a learned rate per column:
@@ -39,7 +39,7 @@ class Factors(NamedTuple):
 
 
 class Calibration(nn.Module):
-    """Base class: `forward(x, clock)` answers with Factors, a tensor C [B, T, V, K], or None for C = 1.
+    """Base class: `forward(x, clock)` returns Factors, a tensor C [B, T, V, K], or None for C = 1.
 
     x [B, T, D] are the (normalised) features. clock [B, T] int64 is the state's counter at each step, the only source of randomness a
     calibration may use (`hadamem.random` turns it into numbers): so a replayed state replays the draws.
@@ -93,8 +93,8 @@ class Theta(Calibration):
 class NeuralTheta(Calibration):
     """C_t = 1 + tanh(f(x_t) ⊗ W_c x_t) with f a network of one hidden layer (the paper leaves its size open).
 
-    z is quadratic in x, so its tanh has no zero mean and entries of M may grow without end: `init` scales f's last layer at the start (0
-    starts at C = 1), and `SHM(clip=...)` limits them for good.
+    z is quadratic in x, so its tanh has no zero mean and entries of M may grow without bound: `init` scales f's last layer at the start (0
+    starts at C = 1), and `SHM(clip=...)` limits them.
     """
 
     def __init__(self, input_size: int, value_size: int, key_size: int, *, hidden_size: int | None = None, init: float = 1.0):

@@ -1,4 +1,4 @@
-"""Differentiable neural computer (Graves et al. 2016): an LSTM that writes to and reads from slots, and the plainer NTM way of doing so."""
+"""Differentiable neural computer (Graves et al. 2016): an LSTM that writes to and reads from slots, and the simpler way of the NTM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ USAGE_EPS = 1e-6 # usage from which a slot counts as used at all: keeps the grad
 
 
 class DNCState(NamedTuple):
-    """All that a reset restores. Of N slots, W words, R read heads, C units of the controller."""
+    """Everything that a reset restores, for N slots, W words, R read heads, C units of the controller."""
 
     M: Tensor               # [B, N, W]
     read_weights: Tensor    # [B, R, N]
@@ -33,7 +33,7 @@ class DNCState(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """What the controller says at one step."""
+    """The controller's outputs that control the memory at one step."""
 
     write_key: Tensor    # [B, 1, W], a unit vector times its strength
     read_keys: Tensor    # [B, R, W], likewise
@@ -129,7 +129,7 @@ class DNC(Memory):
 
     def _step(self, g: Tensor, z: Tensor, state: DNCState, scale: Tensor, apart: Tensor, W_recur: Tensor, W_interface: Tensor,
               b_interface: Tensor) -> tuple[Tensor, DNCState, Tensor]:
-        """One step of the controller and one access to the memory; z [B, C + R W] is [h, reads] of the step before, and comes back anew."""
+        """One step of controller and memory; z [B, C + R W] is [h, reads] of the step before; the new one is returned."""
         C = self.controller_size
         gates = torch.addmm(g, z, W_recur)
         i, f, o = gates[:, :3 * C].sigmoid().chunk(3, dim=1)
@@ -139,7 +139,7 @@ class DNC(Memory):
         return torch.cat((h, state.reads), dim=1), state, scale
 
     def _say(self, spoken: Tensor) -> Interface:
-        """The controller's output layer [B, n], taken apart and brought into its ranges."""
+        """The controller's output layer [B, n], split, and each part mapped to its range."""
         W, R, free = self.word_size, self.reads, self.reads * self.allocation
         keys, strength, add, gates, modes = spoken.split(self._sizes, dim=1)
         keys = keys.unflatten(1, (R + 1, W))
@@ -197,7 +197,7 @@ def _allocate(usage: Tensor) -> Tensor:
     """Weights [B, N] on free slots, the least used first: a of slot n = (1 - u_n) times the product of all smaller u.
 
     Slots that nothing was written to have nearly the same usage: those that differ by less than 1 / USAGE_STEPS count as equal and go by
-    their number, lest rounding decides which one is written, and whole sequences and single steps write to different ones.
+    their number. Else rounding would decide which one is written, and whole sequences and single steps would write to different ones.
     The product is the exponential of a sum of logarithms: finite gradients, and no look at the values on the host, unlike torch.cumprod.
     """
     order = (usage.detach() * USAGE_STEPS).round().sort(dim=-1, stable=True).indices

@@ -37,8 +37,8 @@ class FFM(Memory):
     frequencies b_j (learned, periods 1 to 1024). The first frequency starts at a full turn per step: it does not oscillate, so context=1 is
     a plain trace.
 
-    Differs from the published code: it runs the recurrence itself, where that multiplies by gamma^1023 and divides again (right in float64
-    only); `a` is kept within its limits at single steps too, and by limiting what is used, not what is stored.
+    Differs from the published code: this runs the recurrence itself, where that multiplies by gamma^1023 and divides again (right in
+    float64 only); `a` is kept within its limits at single steps too, by limiting the value used, not the stored one.
     """
 
     state_type = FFMState

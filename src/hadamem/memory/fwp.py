@@ -32,8 +32,8 @@ class FWP(MatrixMemory):
     The delta rule (the default) corrects what a key held so far towards the new value; as |k| <= 1 and beta < 1 it cannot diverge. It is
     no Hadamard memory: M_{t-1} is multiplied by I - beta k kᵀ from the right, which mixes its columns.
     The additive rule is POPGym's block: C_t = 1, U_t = v ⊗ k; M grows with the episode. MLP is two layers of `memory_size` with relu after
-    each; `output_size` adds a linear layer at the end. POPGym limits its running sum to ±1e20, which no sane memory reaches; here it is
-    left out. `input_norm=False` leaves out the LayerNorm.
+    each; `output_size` adds a linear layer at the end. POPGym limits its running sum to ±1e20, which no memory in use reaches; here
+    there is no limit. `input_norm=False` leaves out the LayerNorm.
     """
 
     state_type = FWPState

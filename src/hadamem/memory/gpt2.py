@@ -32,12 +32,12 @@ class GPT2(Memory):
 
     memory_size is the width; heads must divide it (default: the largest of 4, 3, 2, 1 that does); layers; dropout (in training mode).
     window: how many steps, itself included, a step attends to; every step copies the state, which grows with it (255 KiB a row by default).
-    Up to there nothing is forgotten; past_window says what then happens:
+    Nothing is forgotten within the window; past_window says what happens beyond it:
     - "slide": keys keep the positions they were computed with and the oldest drops out, so a step costs O(window width).
     - "recompute", the published rule: every step runs the whole network over the last `window` inputs at positions 0 to window - 1,
       which no stored key survives. A step costs O(window width²) per layer (and window² width for all layers but the last), a sequence
       that may outgrow its window as much for every step.
-    output_size: adds a linear layer. Without, y has the width.
+    output_size: adds a linear layer; without it, y is memory_size wide.
 
     Differs from the published code: past_window="slide", window 256 and dropout 0 (there "recompute", 5000 and 0.1).
     """
@@ -160,7 +160,7 @@ class GPT2(Memory):
         return self.blocks[-1].last(z, at)   # type: ignore[operator]
 
     def _sines(self, position: Tensor) -> Tensor:
-        """[..., T] -> [..., T, width]; in float64, for the angle of a late step has few digits left in float32."""
+        """[..., T] -> [..., T, width]; in float64, because the angle of a late step has few digits left in float32."""
         width = self.memory_size
         rate = 10000.0 ** (-torch.arange(0, width, 2, device=position.device, dtype=torch.float64) / width)
         angle = position[..., None] * rate

@@ -17,7 +17,7 @@ class HebbianState(NamedTuple):
 
 
 class Hebbian(MatrixMemory):
-    """Hebbian memory: C_t = 1 and U_t = k ⊗ k, the plainest matrix memory there is.
+    """Hebbian memory: C_t = 1 and U_t = k ⊗ k, the simplest matrix memory.
 
         k = W_k x + b_k,   q = W_q x + b_q
         M_t = M_{t-1} + k ⊗ k
@@ -40,7 +40,7 @@ class Hebbian(MatrixMemory):
         self.key = nn.Linear(self.input_size, self.memory_size)
         self.query = nn.Linear(self.input_size, self.memory_size)
         self.out = None if output_size is None else nn.Linear(self.memory_size, self.output_size)
-        # From signs of chance in k · q, training settles with some items of the other sign, among which the query cannot choose.
+        # With random signs of k · q, training ends with some items of the wrong sign, among which the query cannot choose.
         self.query.load_state_dict(self.key.state_dict())
 
     def state_shapes(self):

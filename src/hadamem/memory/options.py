@@ -12,7 +12,7 @@ MISSING = object()
 
 
 def resolve(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """See `hadamem.memory.resolve_options`; factory: what the memory's name stands for."""
+    """See `hadamem.memory.resolve_options`; factory: the class or function behind the memory's name."""
     form = getattr(factory, "_form", None) if inspect.ismethod(factory) else None
     kind = factory if form is None else factory.__self__
     found = {**defaults(kind), **(form or {}), **options}

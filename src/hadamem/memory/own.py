@@ -1,4 +1,4 @@
-"""Building memories from classes and functions that may be the user's own: what they must take and give, and clear words where not."""
+"""Building memories from classes and functions, which may be a user's: checks of what they accept and return, with clear errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Memory
 
 
 def build(name: str, make: Any, input_size: int, output_size: int | None, options: dict[str, Any]) -> Any:
-    """What the class or function `make`, known as `name`, builds from the sizes and options; a ValueError says why it cannot."""
+    """Call the class or function `make`, known as `name`, with sizes and options; a ValueError says why it cannot be built."""
     if not callable(make):
         raise ValueError(f"{name!r} must be a class, a function or a torch.nn.Module, got {type(make).__name__}")
     sizes = {"input_size": input_size, "output_size": output_size, **options}
@@ -34,7 +34,7 @@ def build(name: str, make: Any, input_size: int, output_size: int | None, option
 
 
 def build_memory(name: str, make: Any, input_size: int, output_size: int | None, options: dict[str, Any]) -> Memory:
-    """`build`, and it must be a `hm.Memory` that gives what was asked for."""
+    """`build`, and check that the result is a `hm.Memory` of the sizes asked for."""
     if isinstance(make, Memory):
         raise ValueError(f"{name!r} is a ready-made {type(make).__name__}; name its class, or a function that makes a new one at each call")
     memory = build(name, make, input_size, output_size, options)
@@ -51,14 +51,14 @@ def check_entry(name: Any, factory: Any, known: Any, overwrite: bool) -> None:
     if not isinstance(name, str):
         raise TypeError(f"name must be text, got {name!r}; as a decorator it is written @hm.register_memory(\"my-memory\")")
     if not re.fullmatch(r"[\w.-]+", name):
-        raise ValueError(f"name must be made of letters, digits, '_', '-' and '.', got {name!r}")
+        raise ValueError(f"name may hold letters, digits, '_', '-' and '.' only, got {name!r}")
     if not callable(factory):
         raise TypeError("factory must be a hm.Memory class or a function (input_size, output_size, **options) that makes one, "
                         f"got {factory!r}")
     if isinstance(factory, Memory):
         raise TypeError(f"factory must be a class or a function, got a ready-made {type(factory).__name__}; pass its class")
     if name in known and not overwrite and describe(known[name]) != describe(factory):
-        raise ValueError(f"there is a memory {name!r} already ({describe(known[name])}); choose another name, or pass overwrite=True")
+        raise ValueError(f"there is already a memory {name!r} ({describe(known[name])}); choose another name, or pass overwrite=True")
 
 
 def describe(factory: Any) -> str:

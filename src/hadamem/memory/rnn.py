@@ -1,7 +1,7 @@
 """GRU and LSTM behind the memory interface, on PyTorch's fused kernels even when episodes end inside a sequence.
 
 Library kernels cannot reset a state in the middle. Eagerly, a sequence with resets is cut into episodes, each a row of one packed call;
-without resets inside it is one plain call. Under torch.compile or CUDA graph capture the places of resets may not be looked at, so the
+without resets inside it is one plain call. Under torch.compile or CUDA graph capture the positions of resets cannot be read, so the
 cell runs step by step with a masked state, unless the hint `resets_only_at_start` says that only the first step can open an episode.
 """
 
@@ -62,7 +62,7 @@ class _RNN(Memory):
             check_state(name, s, (self.memory_size,))
         state = self.widen(state)
         if x.is_cuda and not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing() and self._scattered():
-            self.rnn.flatten_parameters()     # a copied module's weights lie apart
+            self.rnn.flatten_parameters()     # a copied module's weights are not contiguous
         wide, narrow = state[0].dtype, self.rnn.weight_ih_l0.dtype
         x, state = x.to(narrow), tuple(s.to(narrow) for s in state)
         if reset is None or x.shape[1] == 1 or resets_only_at_start:
@@ -81,14 +81,14 @@ class _RNN(Memory):
         return y, self._unpack_state(last)
 
     def _episodes(self, x: Tensor, state: tuple[Tensor, ...], inside: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Every episode as a row of its own in one packed call: x [B, T, D], inside [B, T-1] the resets after the first step."""
+        """Every episode as its own row of one packed call: x [B, T, D], inside [B, T-1] the resets after the first step."""
         B, T, D = x.shape
         opens = torch.cat((inside.new_ones(B, 1), inside), dim=1)                     # [B, T] an episode's first step here
         start = opens.flatten().nonzero()[:, 0]                                       # [E] places in the flattened batch
         length = torch.diff(start, append=start.new_full((1,), B * T))                # [E]
         place = start[:, None] + torch.arange(int(length.max()), device=x.device)     # [E, longest]
         padded = x.reshape(B * T, D)[place.clamp(max=B * T - 1)]
-        carried = (start % T == 0)[:, None]                                           # the row's first piece goes on from its state
+        carried = (start % T == 0)[:, None]                                           # a row's first piece continues from its state
         state = tuple(torch.where(carried, s[start // T], 0.0) for s in state)
         packed = pack_padded_sequence(padded, length.cpu(), batch_first=True, enforce_sorted=False)
         y, last = self.rnn(packed, self._pack_state(state))

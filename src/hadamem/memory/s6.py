@@ -33,8 +33,8 @@ class S6(Memory):
         S_t = exp(Delta ⊗ 1 ⊙ A) ⊙ S_{t-1} + (Delta ⊙ u) ⊗ B_t,      A = -exp(A_log)        the factor is in (0, 1]: S cannot explode
         y = W_out ((S_t C_t + d ⊙ u) ⊙ silu(z))
 
-    memory_size is N, the states per channel (the memory has 2D N cells); output_size adds a linear layer after the block, None leaves it
-    away (y is then D wide).
+    memory_size is N, the states per channel (the memory has 2D N cells); output_size adds a linear layer after the block, None
+    omits it (y is then D wide).
 
     Differs from the code released with SHM: Delta starts between 1e-3 and 1e-1, as in Mamba, where the release leaves it near 0.7 and so
     forgets within a step or two; the state handed in is used and the convolution's window carried, where the release starts every call

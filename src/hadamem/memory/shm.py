@@ -50,7 +50,7 @@ class SHM(Memory):
         at every step, "theta" and "neural_theta"; None for the others and your own. backend: of `hm.kernels.shm`.
 
     Differs from the paper; each has its flag:
-    - `row_mode="first"`, `theta_init=0`: rows drawn anew at each step act as noise that a policy gradient does not average out, and a
+    - `row_mode="first"`, `theta_init=0`: rows drawn at each step act as noise that a policy gradient does not average out, and a
       start at C = 1 keeps early gradients alive. `SHM.paper` has the paper's random rows and Xavier start.
     - `read_norm`: LayerNorm (no affine part) on M q, whose size varies by orders of magnitude otherwise.
     - `clip`: a learned C above 1 makes M overflow within some hundred steps. (It bounds M. Gradients of cells that are never written to
@@ -61,6 +61,11 @@ class SHM(Memory):
     state_type = SHMState
 
     _padding: Tensor
+    _own_forward = False     # of a subclass: `through` must call it
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._own_forward = cls.forward is not SHM.forward
 
     def __init__(
         self,
@@ -161,7 +166,7 @@ class SHM(Memory):
     def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None, *,
                 resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, State]:
         """`layer` on what `forward` gives. Its weights and the output layer's are multiplied first, so nothing is `output_size` wide."""
-        if not (_acting.is_linear(self.out) and _acting.is_linear(layer)):
+        if self._own_forward or not (_acting.is_linear(self.out) and _acting.is_linear(layer)):
             return super().through(layer, x, state, reset, resets_only_at_start=resets_only_at_start, starts_fresh=starts_fresh)
         last = layer.weight @ self.out.weight, F.linear(self.out.bias, layer.weight, layer.bias)
         return self._forward(x, state, reset, None, last, resets_only_at_start, starts_fresh)
@@ -199,7 +204,7 @@ class SHM(Memory):
         return y, SHMState(M, clock)
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and the bias it still lacks, each None where there is none.
+        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and a bias still to be added, None where there is none.
 
         All linear maps of x are one matrix product. A layer that was replaced, or has a hook, is called instead.
         """
@@ -265,14 +270,14 @@ class SHM(Memory):
             raise ValueError("clip works with a calibration that gives Factors or None, "
                              f"{type(self.calibration).__name__} gives a tensor C; use clip=None")
         U = v[..., :, None] * k[..., None, :]                                          # eq. 9
-        return kernels.hadamard(C, U, q, M, reset, self.backend)   # type: ignore[return-value]   # a pair, for q is given
+        return kernels.hadamard(C, U, q, M, reset, self.backend)   # type: ignore[return-value]   # a pair, because q is given
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
 
 
 def _auto_clip(calibration: Any) -> float | Literal["auto"] | None:
-    """What clip="auto" stands for with a calibration: a name, a class or an instance. Of a function, "auto": it is not known yet."""
+    """The value of clip="auto" for a calibration: a name, a class or an instance. "auto" for a function, whose result is not known yet."""
     kind = CALIBRATIONS.get(calibration) if isinstance(calibration, str) else calibration
     kind = type(kind) if isinstance(kind, Calibration) else kind
     if not isinstance(kind, type):

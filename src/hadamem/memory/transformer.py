@@ -1,4 +1,4 @@
-"""The block of a transformer, on sequences with a past: what GPT-2 is made of."""
+"""A transformer block for sequences with a past, as used by GPT-2."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Sight(NamedTuple):
     first: Tensor          # [B or 1, T]
     mask: Tensor | None    # [B or 1, 1, T, keys]; None: plain causal attention without a past
     past: int
-    opens: Tensor | None   # [B, 1] of a single step: whether it opens an episode, so that all of its past is another's
+    opens: Tensor | None   # [B, 1] of a single step: whether it opens an episode, so that its past belongs to another episode
 
 
 def join(past: Tensor, new: Tensor, opens: Tensor | None) -> Tensor:
@@ -36,7 +36,7 @@ def join(past: Tensor, new: Tensor, opens: Tensor | None) -> Tensor:
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a layer norm and beside a residual."""
+    """Attention and a perceptron, each with a layer norm before it and a residual connection."""
 
     def __init__(self, width: int, heads: int, dropout: float):
         super().__init__()

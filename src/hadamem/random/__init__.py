@@ -46,14 +46,14 @@ def mix(counter: Tensor) -> Tensor:
 
 def stream(*keys: Tensor | int) -> Tensor:
     """One counter per key tuple, e.g. stream(seed, env, episode): distant starts for independent streams."""
-    word = mix(torch.as_tensor(keys[0], dtype=torch.int64) + _SECOND)      # a number far from 0, which mix() leaves as it is
+    word = mix(torch.as_tensor(keys[0], dtype=torch.int64) + _SECOND)      # away from 0, which mix() maps to itself
     for key in keys[1:]:
         word = mix(word + key)
     return word
 
 
 def spread(counter: Tensor, n: int) -> Tensor:
-    """[...] counters -> [..., n] counters, n separate ones under each."""
+    """[...] counters -> [..., n] counters, n separate ones for each."""
     return mix(counter)[..., None] + torch.arange(n, device=counter.device)
 
 

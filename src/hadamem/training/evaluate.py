@@ -18,11 +18,11 @@ from gymnasium.vector import AutoresetMode
 
 from .. import envs
 from ..envs.base import positive
+from ..statistics import mean_interval, rate_interval
 
 FIRST_ENV = 1 << 40       # envs of evaluations are numbered from here: no run has so many, so none of their episodes was trained on
 FIRST_SEED = 1 << 30      # foreign envs have no numbers: their seeds start here
 MOST_ENVS = 64
-LEVEL = 0.95              # of the confidence intervals
 PATIENCE = 60.0           # seconds without the end of an episode until max_steps is named
 
 
@@ -55,10 +55,7 @@ class Evaluation:
     @property
     def ci(self) -> tuple[float, float] | None:
         """95 % confidence interval of the mean by Student's t; None for a single episode."""
-        if self.std is None:
-            return None
-        reach = t_quantile(LEVEL, self.episodes - 1) * self.std / math.sqrt(self.episodes)
-        return self.mean - reach, self.mean + reach
+        return mean_interval(self.returns)
 
     @property
     def success(self) -> float | None:
@@ -67,7 +64,7 @@ class Evaluation:
     @property
     def success_ci(self) -> tuple[float, float] | None:
         """95 % confidence interval of the success rate by Wilson."""
-        return None if self.successes is None else wilson(sum(self.successes), self.episodes)
+        return None if self.successes is None else rate_interval(sum(self.successes), self.episodes)
 
     def summary(self) -> dict[str, Any]:
         """Plain values, for JSON: the numbers first, then every episode."""
@@ -211,34 +208,3 @@ def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, 
             report(over)
     returns, lengths, wins = zip(*(episode for row in played for episode in row), strict=True)
     return Evaluation(returns, lengths, wins if knows_success else None, max_steps, int(cut))
-
-
-def t_quantile(level: float, freedom: int) -> float:
-    """The t with P(|T| < t) = level, for Student's T with a whole number of degrees of freedom."""
-    low, high = 0.0, math.pi / 2                         # of atan(t / sqrt(freedom))
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_share(middle, freedom) < level else (low, middle)
-    return math.sqrt(freedom) * math.tan((low + high) / 2)
-
-
-def _t_share(angle: float, freedom: int) -> float:
-    """P(|T| < sqrt(freedom) tan(angle)), by the finite sum that whole degrees of freedom allow."""
-    sine, square = math.sin(angle), math.cos(angle) ** 2
-    odd = freedom % 2
-    term = total = math.cos(angle) if odd else 1.0
-    for k in range(2 + odd, freedom - 1, 2):
-        term *= square * (k - 1) / k
-        total += term
-    if not odd:
-        return sine * total
-    return 2 / math.pi * (angle + (sine * total if freedom > 1 else 0.0))
-
-
-def wilson(wins: int, n: int) -> tuple[float, float]:
-    """95 % confidence interval of a rate, given `wins` of `n`; stays within 0 .. 1 and is of use at 0 and n wins."""
-    z = 1.959963984540054
-    rate = wins / n
-    middle = (rate + z * z / (2 * n)) / (1 + z * z / n)
-    reach = z / (1 + z * z / n) * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n))
-    return max(0.0, middle - reach), min(1.0, middle + reach)

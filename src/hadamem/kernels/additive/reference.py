@@ -1,4 +1,4 @@
-"""The judge: a memory of outer products under one decay, as a plain loop, differentiable by autograd, in any floating dtype."""
+"""The reference: a memory of outer products under one decay, as a plain loop, differentiable by autograd, in any floating dtype."""
 
 from __future__ import annotations
 

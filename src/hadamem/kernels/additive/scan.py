@@ -46,17 +46,17 @@ def additive_scan(
     if n0 is not None:                                                                     # n as one more row of M
         M0, update = torch.cat((M0, n0[:, None]), dim=1), torch.cat((update, K_.sum(2, keepdim=True)), dim=2)
     M, M_T = carry(M0, update, keep, cut)                                                  # before each chunk, and at the end
-    sick = (M.detach() * 0).sum((-2, -1)) != 0                                             # [B, N]
-    M, n = torch.where(sick[..., None, None], 0.0, M).split((v.shape[-1], M.shape[2] - v.shape[-1]), dim=2)
+    bad_M = (M.detach() * 0).sum((-2, -1)) != 0                                             # [B, N]
+    M, n = torch.where(bad_M[..., None, None], 0.0, M).split((v.shape[-1], M.shape[2] - v.shape[-1]), dim=2)
     h = scores @ V_ + Q_ @ M.mT
 
     had = seen(bad, reset)
-    told, gone = nan_where(had | bad_q | bad_scores.flatten(1, 2)[:, :T] | lay.reached(sick, T), h), nan_where(had[:, -1], h)
-    h, M_T = h.flatten(1, 2)[:, :T] + told[..., None], M_T + gone[:, None, None]
+    nans, gone = nan_where(had | bad_q | bad_scores.flatten(1, 2)[:, :T] | lay.reached(bad_M, T), h), nan_where(had[:, -1], h)
+    h, M_T = h.flatten(1, 2)[:, :T] + nans[..., None], M_T + gone[:, None, None]
     if n0 is None:
         return h, None, m, M_T, None
     z = scores.sum(-1) + (Q_ @ n.mT)[..., 0]
-    return h, z.flatten(1, 2)[:, :T] + told, m, M_T[:, :-1], M_T[:, -1]
+    return h, z.flatten(1, 2)[:, :T] + nans, m, M_T[:, :-1], M_T[:, -1]
 
 
 def _step(v: Tensor, k: Tensor, q: Tensor, log_decay: Tensor | None, log_gain: Tensor | None, M: Tensor, n: Tensor | None,

@@ -1,7 +1,7 @@
 """The delta rule in chunks of matrix products (the WY form): plain PyTorch, linear in T, no loop over steps.
 
 What step t writes for its key, u_t = beta_t (v_t - M_{t-1} k_t), depends on the u_s before it through k_s · k_t alone: a triangular system
-per chunk, solved for all chunks at once. Between chunks the memory goes on as M <- M A + R. A single step is taken directly.
+per chunk, solved for all chunks at once. Between chunks the memory is updated as M <- M A + R. A single step is taken directly.
 
 Whatever is multiplied has been made finite before (see `_chunks`), also what this file itself has computed and may have overflowed.
 """
@@ -28,8 +28,8 @@ def delta_scan(v: Tensor, k: Tensor, q: Tensor, beta: Tensor, M0: Tensor, reset:
 
     def kept(x: Tensor) -> Tensor:
         """x [B, N, C, any] without the steps that are not finite, which are noted."""
-        x, sick = finite(x)
-        bad.append(sick.flatten(1, 2)[:, :T])
+        x, lost = finite(x)
+        bad.append(lost.flatten(1, 2)[:, :T])
         return x
 
     # (I + L) U = beta (V - K Mᵀ), L[t, s] = beta_t k_t · k_s for s < t of the same episode, M the memory before the chunk (if it is seen)
@@ -49,14 +49,14 @@ def delta_scan(v: Tensor, k: Tensor, q: Tensor, beta: Tensor, M0: Tensor, reset:
         before.append(M)
         M = torch.baddbmm(R_n, M if cut is None else M.masked_fill(cut[:, n, None, None], 0.0), A_n)
     starts = torch.stack(before, dim=1)                                                    # [B, N, V, K]
-    sick = (starts.detach() * 0).sum((-2, -1)) != 0                                        # [B, N]
-    starts = torch.where(sick[..., None, None], 0.0, starts).mT
+    bad_M = (starts.detach() * 0).sum((-2, -1)) != 0                                        # [B, N]
+    starts = torch.where(bad_M[..., None, None], 0.0, starts).mT
 
     scores, bad_scores = finite(torch.where(lay.sees, Q_ @ K_.mT, 0.0))
     Q_ = Q_ if lay.fresh is None else torch.where(lay.fresh[..., None], 0.0, Q_)
     h = scores @ kept(U - W @ starts) + Q_ @ starts
     had = seen(torch.stack(bad).any(0), reset)
-    h = h.flatten(1, 2)[:, :T] + nan_where(had | bad_q | bad_scores.flatten(1, 2)[:, :T] | lay.reached(sick, T), h)[..., None]
+    h = h.flatten(1, 2)[:, :T] + nan_where(had | bad_q | bad_scores.flatten(1, 2)[:, :T] | lay.reached(bad_M, T), h)[..., None]
     return h, M + nan_where(had[:, -1], h)[:, None, None]
 
 

@@ -2,9 +2,9 @@
 
 Saves: the passes of `scan` over a, u and s, and the graph of T small steps of `reference`; memory traffic is left. A decay that is constant
 in time stays in the cache.
-Loses: where a and u are built from vectors, for a kernel that takes those never forms them at all; no second derivative.
+Loses: where a and u are built from vectors (a kernel that takes the vectors never forms a and u); no second derivative.
 
-Results do not depend on the number of threads, nor on what else is in the batch: no cell meets another.
+Results do not depend on the number of threads, nor on what else is in the batch: cells do not mix.
 """
 
 from __future__ import annotations

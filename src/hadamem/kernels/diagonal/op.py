@@ -1,4 +1,4 @@
-"""The operator around a fused diagonal kernel: schema, shapes, autograd, vmap. `fused_cpu.py` and `triton.py` bring the kernels."""
+"""The operator around a fused diagonal kernel: schema, shapes, autograd, vmap. `fused_cpu.py` and `triton.py` have the kernels."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .._ops import fold_batch, forbid_double_backward, forbid_forward_mode, is_p
 
 
 def resolved(x: Tensor) -> Tensor:
-    """x with its numbers as they are in memory: a kernel does not see that a view stands for their conjugates or negatives."""
+    """x with its numbers as they are in memory: a kernel does not see that a view means their conjugates or negatives."""
     return x.resolve_conj().resolve_neg()
 
 
 def make_op(backend: str, forward: Callable[..., Tensor], backward: Callable[..., tuple[Tensor, ...]]) -> Callable[..., Tensor]:
     """Register `hadamem::diagonal_<backend>` and its backward, and return a function with the contract of `diagonal_reference`.
 
-    forward(a, u, s0, reset) -> s [B, T, N], every step's state (what the backward needs, so there is no checkpoint besides)
+    forward(a, u, s0, reset) -> s [B, T, N], every step's state (which is what the backward needs, so there are no checkpoints)
     backward(a, s0, reset, s, ds) -> da, du, ds0, with an empty tensor for ds0 where s0 was None
     a is [B, T, N], or [G, 1, N] for the same factor at all steps: B / G consecutive rows share one (so that vmap can fold its axis into the
     batch). All tensors in one dtype of float32, float64, complex64, complex128. Both must return new tensors, bit for bit the same for the

@@ -1,4 +1,4 @@
-"""The judge: s_t = a_t ⊙ s_{t-1} + u_t as a plain loop, differentiable by autograd, in any floating or complex dtype."""
+"""The reference: s_t = a_t ⊙ s_{t-1} + u_t as a plain loop, differentiable by autograd, in any floating or complex dtype."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The `triton` backend of s_t = a_t ⊙ s_{t-1} + u_t: cells are independent, so each thread walks its own one through time.
 
 Saves the launches and the re-reading of s that the plain loop pays at every step: a and u are read once, s written once, which is all the
-traffic there must be. What several steps need is loaded before the first of them is taken, for a load takes as long as a hundred steps'
-arithmetic. It stays sequential in T; long sequences of a tiny memory in a small batch do not fill a GPU.
+traffic there must be. What several steps need is loaded before the first of them is taken, because a load takes as long as a hundred
+steps' arithmetic. It stays sequential in T; long sequences of a tiny memory in a small batch do not fill a GPU.
 
 Triton has no complex numbers: a complex cell is two reals that lie side by side, and the kernels carry both.
 """
@@ -158,7 +158,7 @@ def _launch(kernel, a, s0, reset, s, *tensors):
 
 
 def _reals(x):
-    """The numbers as they lie in memory."""
+    """The numbers as stored: a complex one as two reals."""
     x = x.contiguous()
     return torch.view_as_real(x) if x.is_complex() else x
 

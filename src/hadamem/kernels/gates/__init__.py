@@ -19,7 +19,7 @@ def gates(P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut
     """Cut P [B, T, width] into k, q [B, T, K], v [B, T, V] times sigmoid(eta), vc [B, T, K] or None, shortcut [B, T, V] or None.
 
     The last axis of P holds, one after the other: k, q, v, vc (if `calibrated`), the shortcut (if `shortcut`), eta (one number), and
-    perhaps more that is not looked at (a width that is a multiple of 8 suits a GPU's matrix product).
+    possibly padding, which is ignored (a width that is a multiple of 8 suits a GPU's matrix product).
     With `normalize`, k and q are passed through relu and divided by 1e-5 plus their sum.
     """
     args = (P, V, K, normalize, calibrated, shortcut)

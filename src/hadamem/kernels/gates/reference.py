@@ -1,4 +1,4 @@
-"""The judge: SHM's gates in plain PyTorch."""
+"""The reference: SHM's gates in plain PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judge: M_t = M_{t-1} ⊙ C_t + U_t as a plain loop, differentiable by autograd, in any floating dtype."""
+"""The reference: M_t = M_{t-1} ⊙ C_t + U_t as a plain loop, differentiable by autograd, in any floating dtype."""
 
 from __future__ import annotations
 

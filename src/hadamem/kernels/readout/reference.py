@@ -1,4 +1,4 @@
-"""The judge: the readout in plain PyTorch."""
+"""The reference: the readout in plain PyTorch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The selective recurrence fused for CPUs (numba): factors and states exist for two states per channel and one chunk of steps only.
 
 Saves: the [B, T, D, N] tensors of `scan` and `reference`, and most of their time: a cell is multiplied, added to and summed up in one
-vectorised pass over channels. The backward starts from the state kept at every `INTERVAL`-th step and computes the rest anew.
+vectorised pass over channels. The backward starts from the state kept at every `INTERVAL`-th step and recomputes the rest.
 Loses: steps run one after another; up to W channels of one batch row keep one core busy; no second derivative.
 
 Results do not depend on the number of threads, nor on what else is in the batch: D and N alone fix the order of sums.
@@ -136,7 +136,7 @@ def _forward(delta, rate, v, k, q, reset, bits, h, S, checkpoints, x, first, las
 
 @jit(fastmath=FAST)
 def _step(delta, rate, v, k, q, S0, reset, bits, h, S, first, last):
-    """One step of the batch rows first..last, in the order of the state itself: turning it round would take longer. rate [G, D, N]."""
+    """One step of the batch rows first..last, in the order of the state itself: transposing it would take longer. rate [G, D, N]."""
     B, D, N = S.shape
     rows, zero = B // rate.shape[0], S.dtype.type(0)
     for b in range(first, last):

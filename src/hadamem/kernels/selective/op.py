@@ -1,6 +1,6 @@
-"""The operator around a fused selective kernel: schema, shapes, autograd, vmap. `fused_cpu.py` and `triton.py` bring the kernels.
+"""The operator around a fused selective kernel: schema, shapes, autograd, vmap. `fused_cpu.py` and `triton.py` have the kernels.
 
-The forward returns the state at every `INTERVAL`-th step besides its results; the backward starts each chunk from there.
+The forward returns the state at every `INTERVAL`-th step, in addition to its results; the backward starts each chunk from there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def make_op(backend: str, forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
     """Register `hadamem::selective_<backend>` and its backward, and return a function with the contract of `selective_reference`.
 
     forward(delta, A, v, k, q, S0, reset, save) -> h [B, T, D], S_T [B, D, N], checkpoints [B, chunks, D N]
-        checkpoints[:, n] is the state before step n * INTERVAL, before that step's reset, in an order of the backend's own; an empty
+        checkpoints[:, n] is the state before step n * INTERVAL, before that step's reset, in an order that the backend chooses; an empty
         tensor without `save`.
     backward(delta, A, v, k, q, S0, reset, checkpoints, dh, dS_T) -> ddelta, dA, dv, dk, dq, dS0, with an empty tensor where S0 was None
     A is [G, D, N]: B / G consecutive rows share one (so that vmap can fold its axis into the batch). All tensors in float32 or float64 (one

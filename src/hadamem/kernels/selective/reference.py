@@ -1,4 +1,4 @@
-"""The judge: the selective recurrence as a plain loop, differentiable by autograd, in any floating dtype."""
+"""The reference: the selective recurrence as a plain loop, differentiable by autograd, in any floating dtype."""
 
 from __future__ import annotations
 

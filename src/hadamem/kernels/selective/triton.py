@@ -1,7 +1,7 @@
 """The `triton` backend of the selective recurrence: a program takes a block of channels, with all their states, through time.
 
 Saves the [B, T, D, N] tensors: states and factors live in registers. The backward starts from the state kept at every `INTERVAL`-th step,
-runs that many steps anew into a buffer the size of as many states, and goes back through them. What several steps need is loaded before the
+recomputes that many states into a buffer, and goes back through them. What several steps need is loaded before the
 first of them is taken. It stays sequential in T; sums over channels (the gradients of k and q) are formed per block and then added up.
 """
 

@@ -1,11 +1,11 @@
 """One acting step of a whole SHM module in one call (numba): norm, projections, gates, recurrence, read, output layer.
 
-Saves: some twenty small torch calls, and the quarrel over the cores between torch's threads, which keep spinning after every matrix
+Saves: some twenty small torch calls, and the competition for cores between torch's threads, which keep spinning after every matrix
 product, and ours; M is read once and written once. Loses: CPU, float32 and no gradients only, and nothing can be put between the parts.
 
-Batch rows are worked on in tiles of 16 or 32. The vectors (k, q, v, ...) of a tile lie transposed, [width, rows]: a weight then multiplies
-whole vectors of rows, and is used as it lies in its [out, in] matrix: no copy of the weights is made or kept. The memory is vectorised
-along its own rows. Every sum runs in an order that the sizes of the module alone fix, whatever the batch and the threads.
+Batch rows are worked on in tiles of 16 or 32. The vectors (k, q, v, ...) of a tile are transposed, [width, rows]: a weight then multiplies
+whole vectors of rows, and is read from its [out, in] matrix in place: no copy of the weights is made or kept. The memory is vectorised
+along its own rows. The order of every sum depends on the sizes of the module alone, not on the batch or the threads.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _greatest(x, n):
 # What the kernel finds in its array of numbers: sizes, flags, then addresses (0: there is none).
 B_, D_, V_, K_, O_, L_, NORMALIZE, READ_NORM, TILE_SIZE, SCRATCH_SIZE, SCRATCH = range(11)
 X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y = range(11, 29)
-TAKEN, WORKERS, DONE = 40, 48, 56   # counters, each in a cache line of its own
+TAKEN, WORKERS, DONE = 40, 48, 56   # counters, each in its own cache line
 NUMBERS = 64
 
 
@@ -342,7 +342,7 @@ def _done(a):
 
 
 class Weights(NamedTuple):
-    """What a module brings along: float32, contiguous, on the CPU; None where it has no such part."""
+    """The weights of a module: float32, contiguous, on the CPU; None where it has no such part."""
 
     theta: Tensor               # [L, V]
     key: Tensor                 # [K, D]
@@ -363,7 +363,7 @@ def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: We
     """One step of SHM: x [B, D], M0 [B, V, K], reset [B] bool, clock [B] int64 -> y [B, O] and the new M [B, V, K].
 
     The clock is the step's, and draws the rows of theta (None: the first row for all); read_eps None: no norm on the read. All tensors are
-    contiguous, on the CPU, floats in float32; shapes are not checked, and wrong ones read memory that is not theirs.
+    contiguous, on the CPU, floats in float32; shapes are not checked, and wrong ones read foreign memory.
     """
     B, D = x.shape
     V, K = M0.shape[1:]

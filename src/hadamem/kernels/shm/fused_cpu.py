@@ -1,8 +1,8 @@
 """SHM's recurrence fused for CPUs (numba): C_t and U_t exist for two rows and one chunk of steps, in the cache, only.
 
 Saves: the [B, T, V, K] tensors of `scan` and `reference`, and most of their time: a cell is multiplied, added to and
-summed up in one vectorised pass. The backward starts from the memory kept at every `interval`-th step and computes the
-rest anew. Loses: compiling takes some seconds, once per machine where a cache can be written; tiny problems are
+summed up in one vectorised pass. The backward starts from the memory kept at every `interval`-th step and recomputes
+the rest. Loses: compiling takes some seconds, once per machine where a cache can be written; tiny problems are
 dominated by the call; steps run one after another, so a single narrow memory (B = 1, V <= 32) keeps one core busy; no
 second derivative.
 
@@ -231,7 +231,7 @@ def _forward(theta, vc, v, k, q, M0, reset, rate, curve, clip, room, S, h, M, ch
 
 # ---- backward --------------------------------------------------------------------------------------------------------
 
-# The backward's record of a step goes on after VC, KEY and Q; two rows where the comment says so.
+# The backward's record of a step continues after VC, KEY and Q; two rows where the comment says so.
 DVC, DKEY, DQ = 3 * W, 4 * W, 5 * W
 A = 6 * W         # 2 rows: gradient of the memory before the step
 C = 8 * W         # 2 rows: the step's calibration

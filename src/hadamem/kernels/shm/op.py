@@ -1,6 +1,6 @@
-"""The operator around a fused SHM kernel: schema, shapes, autograd, vmap. `fused_cpu.py` and `triton.py` bring the kernels.
+"""The operator around a fused SHM kernel: schema, shapes, autograd, vmap. `fused_cpu.py` and `triton.py` have the kernels.
 
-The forward returns the memory at every `interval`-th step besides its results; the backward starts each chunk from there.
+The forward returns the memory at every `interval`-th step, in addition to its results; the backward starts each chunk from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def make_op(backend: str, forward: Callable[..., tuple[Tensor, Tensor, Tensor]],
 
     forward(theta, vc, v, k, q, M0, reset, clip, calibration, save) -> h [B, T, V], M_T [B, V, K], checkpoints [B, N, V, K]
         checkpoints[:, n] is the memory before step n * interval(T), before that step's reset; an empty tensor without `save`. With `notes`
-        and a clip there is one more at the end, for what the backward should know besides (perhaps not all of it written to).
+        and a clip there is one more at the end, for other numbers that the backward needs (not all of it may be written to).
         All tensors in float32 or float64 (one dtype); theta and vc are None for calibration "none"; M0, reset, clip may be None.
     backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, dM_T) -> dtheta, dvc, dv, dk, dq, dM0
         with an empty tensor where the input was None.

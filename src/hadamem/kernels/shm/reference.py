@@ -1,6 +1,6 @@
-"""The judge: SHM's recurrence as a plain loop over time, differentiable by autograd, in any floating dtype.
+"""The reference: SHM's recurrence as a plain loop over time, differentiable by autograd, in any floating dtype.
 
-Every step forms C_t and U_t, so autograd keeps [B, T, V, K] tensors: slow and hungry, but obvious.
+Every step forms C_t and U_t, so autograd keeps [B, T, V, K] tensors: slow and large, but obvious.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ def gradients_kernel(
 
     Grid (B * segments, groups of `bands` row bands, strips of columns). Per N steps and row band: start from the checkpoint, replay up to
     the N steps, replay those keeping M and C in registers, then go back. Sums over rows stay in registers across the bands of a group; DVC,
-    DK, DQ hold one partial sum per group, DTH, DV one per strip. With CLIP it is one of a pair, which one says LIMITED.
+    DK, DQ hold one partial sum per group, DTH, DV one per strip. With CLIP it is one of a pair; LIMITED says which one.
     """
     LIMIT: tl.constexpr = CLIP if LIMITED else None
     if CLIP is not None:

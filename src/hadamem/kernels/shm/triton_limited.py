@@ -1,6 +1,6 @@
 """The Triton kernel that sums up a segment of the adjoint where writes were limited to ±clip. Tiles and loads as in `triton_kernels.py`.
 
-Where a write was limited no gradient passes, and only a replay from the checkpoints tells where that was.
+Where a write was limited no gradient passes, and only a replay from the checkpoints shows where that was.
 """
 
 from __future__ import annotations
