@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..agents.actions import make_actions
 from ..agents.network import ActorCritic, Image, NetworkConfig, NetworkState
-from ..envs.adapter_workers import STORED, choices
-from ..envs.adapter_workers import leaves as adapted_leaves
 from ..envs.features import AgentInputs
+from ..envs.foreign.spaces import STORED, choices
+from ..envs.foreign.spaces import leaves as adapted_leaves
 from . import checkpoint
 from .checkpoint import CheckpointError
 from .folder import CHECKPOINTS, find_run, is_run
