@@ -56,7 +56,7 @@ def test_masks_must_allow_something(mask, sizes, words, kind):
         env.reset(seed=0)
         with pytest.raises(envs.EnvError, match=f"env 0 failed in .*{words}"):
             env.step(action)
-        env = make(2, mode)                       # nothing is to be done where an episode is over
+        env = make(2, mode)                       # after the end of an episode a mask may allow nothing
         env.reset(seed=0)
         env.step(action)
         assert env.step(action)[-1]["action_mask"].all()

@@ -19,7 +19,7 @@ from .beside import play
 @pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
 def test_vector_envs_of_every_mode_give_final_observations(kind, mode):
     if kind is AsyncVectorEnv and mode is AutoresetMode.SAME_STEP:
-        make = functools.partial(gymnasium.make, "CartPole-v1")       # Gymnasium's cannot send the function in Mixed's info
+        make = functools.partial(gymnasium.make, "CartPole-v1")       # AsyncVectorEnv cannot pickle the function in Mixed's info
     else:
         make = functools.partial(gymnasium.make, "CartPole-v1") if kind is AsyncVectorEnv else Mixed
     env = envs.adapt(kind([make] * 3, autoreset_mode=mode))

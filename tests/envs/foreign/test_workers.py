@@ -17,7 +17,7 @@ import pytest
 from hadamem import envs
 from hadamem.envs.foreign import pool
 
-from ..toys import Fragile, Mixed, Slow, Unmakeable
+from ..toys import Fragile, Imported, Mixed, Slow, Unmakeable
 from .beside import PLACES
 
 
@@ -58,7 +58,7 @@ def test_an_env_that_calls_exit(workers):
     env.close()
 
 
-def test_a_worker_that_dies_is_told():
+def test_the_death_of_a_worker_is_an_error():
     env = envs.adapt(Fragile, num_envs=2, workers=2, how="exit")
     env.reset(seed=0)
     env.step([0, 0])
@@ -69,12 +69,18 @@ def test_a_worker_that_dies_is_told():
 
 @pytest.mark.parametrize("workers", PLACES)
 def test_envs_that_cannot_be_made(workers):
-    with pytest.raises(envs.EnvError, match="env 0 failed in being made: OSError: no such robot"):
+    with pytest.raises(envs.EnvError, match="env 0 failed in its construction: OSError: no such robot"):
         envs.adapt(Unmakeable, num_envs=2, workers=workers)
     shapes = iter([(3, 4, 4), (3, 5, 5)])
     if not workers:
         with pytest.raises(ValueError, match="same observation space"):
             envs.adapt(lambda: Mixed(picture=next(shapes)), num_envs=2, workers=0)
+
+
+def test_workers_import_neither_hadamem_nor_torch():
+    env = envs.adapt(Imported, num_envs=2, workers=2)
+    assert env.reset(seed=0)[0].tolist() == [0, 0]
+    env.close()
 
 
 def test_files_in_the_working_directory_stay_out_of_workers(tmp_path, monkeypatch):
@@ -121,7 +127,7 @@ def test_processes_end_with_the_env():
 
 SCRIPT = """
     import gymnasium, hadamem as hm
-    class Own(gymnasium.Env):                     # of the main script, which has no `if __name__ == "__main__"`
+    class Own(gymnasium.Env):                     # in the main script, which has no `if __name__ == "__main__"`
         observation_space = action_space = gymnasium.spaces.Discrete(2)
         def reset(self, *, seed=None, options=None):
             return 0, dict()
@@ -198,17 +204,17 @@ HANGS = """
 @pytest.mark.parametrize("hang", ["while True: pass", "ctypes.CDLL(None).sleep(30)"], ids=["in Python", "in C"])
 @pytest.mark.parametrize("thread", [False, True])
 def test_a_worker_that_hangs_ends_with_a_killed_parent(tmp_path, hang, thread):
-    """Also if it was started by a thread that ended before."""
+    """Also if the thread that started it has ended."""
     text = textwrap.dedent(HANGS).format(hang=hang, step="thread.start(), thread.join()" if thread else "make()")
     parent = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     pids = parent.stdout.readline().split()
     assert parent.stdout.readline() == "hangs\n"
-    time.sleep(1.5)                               # longer than the watchdog sleeps: it must end nobody whose parent lives
+    time.sleep(1.5)                               # longer than the watchdog sleeps: workers of a living parent must stay
     assert not any(gone(int(pid), tries=1) for pid in pids)
     parent.kill()
     parent.wait()
     assert all(gone(int(pid)) for pid in pids)
-    assert (tmp_path / "closed").exists()         # by the other worker, which had its second
+    assert (tmp_path / "closed").exists()         # by the other worker, in its second of grace
     parent.stdout.close()
 
 

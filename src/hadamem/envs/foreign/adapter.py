@@ -91,7 +91,7 @@ class AdaptedEnv(BatchedEnv):
         self.episode_steps = backend.episode_steps
         self.render_mode = backend.render_mode
         self._masked = self._knows_success = False
-        self._torn = False      # the last step or reset failed or was interrupted: some envs may be a step ahead of others
+        self._interrupted = False      # the last step or reset failed or was interrupted: some envs may be a step ahead of others
 
     @property
     def max_episode_steps(self) -> int | None:
@@ -114,11 +114,11 @@ class AdaptedEnv(BatchedEnv):
             mask = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
             if mask.dtype != bool or mask.shape != (self.num_envs,):
                 raise ValueError(f"reset_mask must be [{self.num_envs}] bool, got {list(mask.shape)} {mask.dtype}")
-            if self._fresh or self._torn:
+            if self._fresh or self._interrupted:
                 raise ValueError("reset_mask needs envs that have all been reset; call reset() once without it")
-        seed, self._torn = self._chosen_seed(seed), True
+        seed, self._interrupted = self._chosen_seed(seed), True
         self.backend.reset(seed, options or None, mask)
-        self._fresh = self._torn = False
+        self._fresh = self._interrupted = False
         self.started.copy_(torch.as_tensor(self.backend.started))
         self.elapsed.masked_fill_(self.started, 0)
         info: dict[str, Any] = {}
@@ -129,12 +129,12 @@ class AdaptedEnv(BatchedEnv):
         self._check_open()
         if self._fresh:
             raise RuntimeError("step() before reset(): call reset(seed=...) first")
-        if self._torn:
+        if self._interrupted:
             raise RuntimeError("the last step or reset was interrupted before all envs had finished it; call reset()")
         backend, chosen = self.backend, self._checked_action(action).detach().cpu().numpy()
-        self._torn = True
+        self._interrupted = True
         ends = backend.step(chosen)
-        self._torn = False
+        self._interrupted = False
         terminated, truncated, done = self._tensors((backend.terminated, backend.truncated, backend.terminated | backend.truncated))
         obs, info = self._tensors(backend.obs), dict[str, Any]()
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -178,7 +178,7 @@ class AdaptedEnv(BatchedEnv):
 
     def _check_open(self) -> None:
         if self.closed or self.backend.closed:
-            raise RuntimeError("the env is closed" + ("" if self.closed else " since one of its envs failed") + "; make a new one")
+            raise RuntimeError("the env is closed" + ("" if self.closed else " because one of its envs failed") + "; make a new one")
 
     def _chosen_seed(self, seed: Any) -> int | list[int] | None:
         if seed is None and not self._fresh:

@@ -31,7 +31,7 @@ class Group:
         self.first, self.mode = first, mode
         self.envs: list[Env[Any, Any]] = []
         for i, make in enumerate(makers, first):
-            with failures(i, "being made"):
+            with failures(i, "its construction"):
                 env = make()
                 if not isinstance(env, Env):
                     raise TypeError(f"the callable must make a gymnasium.Env, got {type(env).__name__}")

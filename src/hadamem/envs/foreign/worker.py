@@ -31,7 +31,7 @@ def main(connection: Any, parent: int, grace: float) -> None:
                 reply: Any = None
                 if command == "make":
                     payload, count, first, mode = args
-                    with failures(first, "being unpickled in the worker"):
+                    with failures(first, "its unpickling in the worker process"):
                         make = pickle.loads(payload)
                     group = Group([make] * count, first, mode)
                     reply = group.describe()
