@@ -1,10 +1,10 @@
-"""An env of a user, found by name."""
+"""A user's env, made by its name."""
 
 import gymnasium
 
 
 class Coin(gymnasium.Env):
-    """Say what was shown a step ago."""
+    """The right action is the observation of the step before."""
 
     observation_space = gymnasium.spaces.Discrete(2)
     action_space = gymnasium.spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""Our tasks as Gymnasium envs: registered, clean under Gymnasium's checker, equal to the batched task, in Gymnasium's conventions."""
+"""Our tasks as Gymnasium envs: registered, accepted by checkers, equal to the batched task, in Gymnasium's conventions."""
 
 import subprocess
 import sys
@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
@@ -17,7 +18,7 @@ from hadamem.envs import trees
 from hadamem.envs.registry import TASKS
 
 EASY = "hadamem/RepeatPreviousEasy-v0"
-HARMLESS = ("minimum value is -infinity", "maximum value is infinity",      # a plane without borders, speeds
+HARMLESS = ("minimum value is -infinity", "maximum value is infinity",      # an unbounded plane, speeds
             "symmetric and normalized space")                               # a torque of up to 2
 
 
@@ -46,12 +47,53 @@ def test_every_task_is_registered():
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_gymnasiums_checker_is_content(name):
+def test_gymnasiums_checker_passes(name):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check_env(gymnasium.make(envs.gymnasium_id(name)).unwrapped)
     complaints = [str(w.message) for w in caught if not any(words in str(w.message) for words in HARMLESS)]
     assert complaints == []
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_spaces_that_other_libraries_take(name):
+    """One plain space, no tuple or dict, which holds every observation with its own shape and dtype, at reset and at step."""
+    env = gymnasium.make(envs.gymnasium_id(name)).unwrapped
+    many = gymnasium.make_vec(envs.gymnasium_id(name), num_envs=3)
+    space = env.observation_space
+    assert isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete))
+    assert many.single_observation_space == space
+    assert spaces.flatdim(space) == spaces.flatdim(env.batch.single_observation_space)      # the same features
+    env.action_space.seed(0)
+    many.action_space.seed(0)
+    for act in (lambda: env.reset(seed=1), lambda: env.step(env.action_space.sample())):
+        obs = act()[0]
+        assert obs in space
+        assert (obs.shape, obs.dtype) == (space.shape, space.dtype)
+    for act in (lambda: many.reset(seed=1), lambda: many.step(many.action_space.sample())):
+        obs = act()[0]
+        assert obs in many.observation_space
+        assert (obs.shape, obs.dtype) == (many.observation_space.shape, space.dtype)
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_the_autoreset_mode_is_an_attribute_too(mode):
+    """TorchRL reads it there, and Gymnasium's own vector envs have it."""
+    for way in ("vector_entry_point", "sync"):
+        more = dict(autoreset_mode=mode) if way == "vector_entry_point" else dict(vector_kwargs=dict(autoreset_mode=mode))
+        env = gymnasium.make_vec(EASY, num_envs=2, vectorization_mode=way, **more)
+        assert env.autoreset_mode is env.metadata["autoreset_mode"] is mode
+
+
+def test_torchrl_takes_every_task():
+    pytest.importorskip("torchrl", reason="TorchRL's own check needs torchrl")
+    from torchrl.envs import GymWrapper
+    from torchrl.envs.utils import check_env_specs
+
+    for name in TASKS:
+        task = envs.gymnasium_id(name)
+        check_env_specs(GymWrapper(gymnasium.make(task)))
+        check_env_specs(GymWrapper(gymnasium.make_vec(task, num_envs=2, autoreset_mode="disabled")))      # the mode it recommends
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -103,7 +145,7 @@ def test_vector_env_equals_gymnasiums_own_vectorisation(name, mode):
         for a, b in zip(mine[:4], others[:4], strict=True):
             assert_same(a, b)
         compare_infos(mine[4], others[4])
-        if step == 2:      # some are ahead of others from now on
+        if step == 2:      # from now on the envs are at different steps
             mask = np.array([True, False, True])
             assert_same(ours.reset(options={"reset_mask": mask})[0], theirs.reset(options={"reset_mask": mask.copy()})[0])
         elif mode is AutoresetMode.DISABLED and (over := mine[2] | mine[3]).any():
@@ -153,7 +195,7 @@ def test_seeds():
     assert (a.reset(seed=1)[0] == b.reset(seed=1)[0]).all()
     fresh = {tuple(gymnasium.make_vec(EASY, num_envs=64).reset()[0].tolist()) for _ in range(3)}
     assert len(fresh) == 3
-    torch.manual_seed(0)       # torch's generator has no say: forked processes share it
+    torch.manual_seed(0)       # torch's generator is not used: forked processes share it
     one = gymnasium.make_vec(EASY, num_envs=64).reset()[0]
     torch.manual_seed(0)
     assert (one != gymnasium.make_vec(EASY, num_envs=64).reset()[0]).any()
@@ -185,7 +227,7 @@ def test_actions_of_many_types():
         env.step(action)
     wide = gymnasium.make("hadamem/Wind-v0").unwrapped
     wide.reset(seed=0)
-    wide.step([5.0, -5])       # cut by the task itself
+    wide.step([5.0, -5])       # clipped by the task
 
 
 def test_bad_options():

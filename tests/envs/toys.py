@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 class Mixed(gymnasium.Env):
-    """Dict, tuple and picture observations, actions from 2 to 4 of which one is forbidden; episodes of `length` steps."""
+    """Dict, tuple and image observations; actions 2 to 4, one of them masked; episodes of `length` steps."""
 
     def __init__(self, length=4, mask="info", picture=(3, 4, 4), render_mode=None):
         self.length, self.mask, self.render_mode = length, mask, render_mode
@@ -51,7 +51,7 @@ class Mixed(gymnasium.Env):
 
 
 class Actions(gymnasium.Env):
-    """Shows the action it got, for any action space; never ends."""
+    """Returns the action as the observation, for any action space; never ends."""
 
     def __init__(self, action_space):
         self.action_space = action_space
@@ -67,7 +67,7 @@ class Actions(gymnasium.Env):
 
 
 class Shows(gymnasium.Env):
-    """Shows `first`, then `later`, whatever its space says."""
+    """Returns the observation `first`, then `later`, whether they are in the space or not."""
 
     def __init__(self, space, first, later, action_space=None):
         self.observation_space, self.first, self.later = space, first, later
@@ -82,7 +82,7 @@ class Shows(gymnasium.Env):
 
 
 class Masks(gymnasium.Env):
-    """Gives `mask` in the info of step `when` alone, which may be the last of an episode of two."""
+    """Episodes of two steps; the info of step `when` has the action mask `mask`."""
 
     observation_space = spaces.Discrete(2)
 
@@ -101,7 +101,7 @@ class Masks(gymnasium.Env):
 
 
 class Shapes(gymnasium.Env):
-    """Types that torch has not, and a mask [2, 4] (or a tuple of two) in the observation; episodes of 2 steps."""
+    """Dtypes that torch does not support, and a mask [2, 4] (or a tuple of two) in the observation; episodes of 2 steps."""
 
     def __init__(self, tuples=False):
         self.action_space = spaces.MultiDiscrete([4, 4])
@@ -130,7 +130,7 @@ class Shapes(gymnasium.Env):
 
 
 class OwnVector(gymnasium.vector.VectorEnv):
-    """Three envs whose episodes last one step, with an info that is not made by Gymnasium: some of it belongs to all envs."""
+    """Three envs with episodes of one step. The info is not in Gymnasium's form: some values belong to all envs."""
 
     num_envs = 3
     single_observation_space = single_action_space = spaces.Discrete(2)
@@ -145,7 +145,7 @@ class OwnVector(gymnasium.vector.VectorEnv):
 
 
 class Fragile(Mixed):
-    """Breaks in step number `when`: raises, exits, or ends its process, by `how`."""
+    """Fails in step `when`. how: "raise", "sys.exit" or "exit" (ends the process)."""
 
     def __init__(self, when=2, how="raise", **options):
         super().__init__(**options)
@@ -165,6 +165,16 @@ class Slow(Mixed):
     def step(self, action):
         time.sleep(0.3)
         return super().step(action)
+
+
+class Imported(gymnasium.Env):
+    """The observation says whether its process has imported hadamem or torch."""
+
+    observation_space = action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return int("hadamem" in sys.modules or "torch" in sys.modules), {}
 
 
 class Unmakeable(gymnasium.Env):

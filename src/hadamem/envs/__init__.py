@@ -9,9 +9,8 @@ if importlib.util.find_spec("gymnasium") is None:
 
 from . import gymnasium as _gymnasium
 from . import render
-from .adapter import AdaptedEnv, adapt
-from .adapter_workers import EnvError
 from .base import BatchedEnv
+from .foreign import AdaptedEnv, EnvError, adapt
 from .gymnasium import TaskEnv, TaskVectorEnv, gymnasium_id
 from .registry import list_envs, make
 from .wrappers import DiscreteAction, Features, FirstStep, PreviousAction, TimeLimit, Wrapper, wrap

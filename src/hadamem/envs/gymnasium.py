@@ -1,6 +1,8 @@
 """Every task as a Gymnasium env and vector env: `gymnasium.make("hadamem/AutoencodeEasy-v0")` after `import hadamem.envs`.
 
-Where the import is not wanted, `gymnasium.make("hadamem.envs:hadamem/AutoencodeEasy-v0")` does it. Everything here is numpy.
+`gymnasium.make("hadamem.envs:hadamem/AutoencodeEasy-v0")` works without that import. Observations and rewards are numpy here.
+
+A tuple of Discrete spaces becomes one MultiDiscrete space, as TorchRL and Stable-Baselines3 do not support such tuples.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from . import registry, trees
 from .base import BatchedEnv
 
 METADATA: dict[str, Any] = {**BatchedEnv.metadata, "render_modes": list(BatchedEnv.metadata["render_modes"])}
-OURS = ("final_obs", "_final_obs", "success")      # entries of a batched env's info that Gymnasium spells otherwise
+OURS = ("final_obs", "_final_obs", "success")      # entries of a batched env's info that Gymnasium stores in another form
 
 
 def gymnasium_id(task: str) -> str:
@@ -28,7 +30,7 @@ def gymnasium_id(task: str) -> str:
 
 
 def register() -> None:
-    """Tell Gymnasium of every task of the registry; those it knows already stay."""
+    """Register every task with Gymnasium. Tasks that are registered already stay."""
     for task in registry.TASKS:
         name = gymnasium_id(task)
         known = gymnasium.registry.get(name)
@@ -40,10 +42,10 @@ def register() -> None:
 
 
 class TaskEnv(gymnasium.Env[Any, Any]):
-    """One copy of a task as a Gymnasium env. Options go to the task, e.g. `k=3` or `max_episode_steps=100`.
+    """A task as a Gymnasium env. Options are passed to the task, e.g. `k=3` or `max_episode_steps=100`.
 
-    Without any seed, the first `reset` takes one from the operating system; later ones go on to the next episodes of that seed.
-    Stepping on after the end of an episode is an error.
+    If no seed is given, the first `reset` draws one from the operating system; later resets start the next episodes of that seed.
+    `step` after the end of an episode raises.
     """
 
     metadata = METADATA
@@ -55,7 +57,7 @@ class TaskEnv(gymnasium.Env[Any, Any]):
         self.batch = registry.make(task, 1, autoreset_mode=AutoresetMode.DISABLED, render_mode=render_mode, **options)
         self.task = task
         self.render_mode = render_mode
-        self.observation_space = self.batch.single_observation_space
+        self.observation_space = _packed_space(self.batch.single_observation_space)
         self.action_space = self.batch.single_action_space
         self._over = True
 
@@ -63,7 +65,7 @@ class TaskEnv(gymnasium.Env[Any, Any]):
         super().reset(seed=seed)
         obs, info = self.batch.reset(seed=_first_seed(self, seed), options=options)
         self._over = False
-        return _row(self.observation_space, obs, 0), _row_of_info(info)
+        return self._first_row(obs), _row_of_info(info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._over:
@@ -75,7 +77,7 @@ class TaskEnv(gymnasium.Env[Any, Any]):
         self._over = any(ends)
         if self._over and "success" in info:
             extra["success"] = bool(info["success"][0])
-        return _row(self.observation_space, obs, 0), float(reward[0]), *ends, extra
+        return self._first_row(obs), float(reward[0]), *ends, extra
 
     def render(self) -> Any:
         if self.render_mode is None:
@@ -86,13 +88,16 @@ class TaskEnv(gymnasium.Env[Any, Any]):
     def close(self) -> None:
         self.batch.close()
 
+    def _first_row(self, obs: Any) -> Any:
+        return _row(self.observation_space, _arrays(self.observation_space, obs), 0)
+
 
 class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     """`num_envs` copies of a task, stepped together, as a Gymnasium vector env.
 
-    autoreset_mode: "next_step" (Gymnasium's own default), "same_step" or "disabled" (reset(options={"reset_mask": ...})).
+    autoreset_mode: "next_step" (Gymnasium's default), "same_step" or "disabled" (reset(options={"reset_mask": ...})).
     seed of `reset`: an int as in `BatchedEnv` (runs with different seeds share no episode), or one for each env, which then equals a
-    single env of that seed. device: where to compute; observations come back as numpy arrays.
+    single env with that seed. device: where the task runs; observations are numpy arrays in any case.
     """
 
     metadata = METADATA
@@ -104,10 +109,11 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.task = task
         self.num_envs = self.batch.num_envs
         self.render_mode = render_mode
-        self.metadata = {**METADATA, "autoreset_mode": self.batch.autoreset_mode}
-        self.single_observation_space = self.batch.single_observation_space
+        self.autoreset_mode = self.batch.autoreset_mode      # TorchRL reads the attribute, Gymnasium the metadata
+        self.metadata = {**METADATA, "autoreset_mode": self.autoreset_mode}
+        self.single_observation_space = _packed_space(self.batch.single_observation_space)
         self.single_action_space = self.batch.single_action_space
-        self.observation_space = self.batch.observation_space
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, self.num_envs)
         self.action_space = self.batch.action_space
 
     def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -118,20 +124,20 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         obs, reward, terminated, truncated, info = self.batch.step(actions)
         over = (terminated | truncated).cpu().numpy()
-        infos = self._extra(info, ~self.batch.started.cpu().numpy())      # a first observation comes with the info of a reset: none
+        infos = self._extra(info, ~self.batch.started.cpu().numpy())      # the info of a reset is empty
         if over.any():
             known = {"success": info["success"].cpu().numpy(), "_success": over.copy()} if "success" in info else {}
             if "final_obs" in info:
-                final = np.full(self.num_envs, None, dtype=object)
+                final, last = np.full(self.num_envs, None, dtype=object), self._arrays(info["final_obs"])
                 for i in np.flatnonzero(over):
-                    final[i] = _row(self.single_observation_space, info["final_obs"], i)
+                    final[i] = _row(self.single_observation_space, last, i)
                 infos |= {"final_obs": final, "_final_obs": over, "final_info": known | self._extra(info, over), "_final_info": over.copy()}
             else:
                 infos |= known
         return self._arrays(obs), reward.cpu().numpy(), terminated.cpu().numpy(), truncated.cpu().numpy(), infos
 
     def render(self) -> tuple[Any, ...] | None:
-        """A picture or text of each env."""
+        """An image or a text for each env."""
         if self.render_mode is None:
             gymnasium.logger.warn("render() without a render_mode shows nothing: make the env with render_mode='ansi' or 'rgb_array'")
             return None
@@ -144,10 +150,10 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
         self.batch.close()
 
     def _arrays(self, obs: Any) -> Any:
-        return trees.apply(lambda x: x.cpu().numpy(), obs)
+        return _arrays(self.single_observation_space, obs)
 
     def _extra(self, info: dict[str, Any], which: np.ndarray) -> dict[str, Any]:
-        """What the task itself tells, of the envs in `which` [N]."""
+        """The task's own entries of `info`, marked as valid for the envs in `which` [N]."""
         extra: dict[str, Any] = {}
         for name, value in info.items():
             if name not in OURS:
@@ -156,20 +162,34 @@ class TaskVectorEnv(gymnasium.vector.VectorEnv[Any, Any, Any]):
 
 
 def _first_seed(env: TaskEnv | TaskVectorEnv, seed: Any) -> Any:
-    """Seed a fresh env from the system: torch's generator, which BatchedEnv would ask, is the same in every forked process."""
+    """The seed, or one from the operating system for a fresh env: torch's generator, BatchedEnv's choice, is the same in all forks."""
     if seed is None and env.batch._seed is None:
         return int(env.np_random.integers(1 << 31))
     return seed
 
 
+def _packed_space(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """A tuple of Discrete spaces as one MultiDiscrete; other spaces unchanged."""
+    if isinstance(space, spaces.Tuple):
+        parts = [inner for inner in space.spaces if isinstance(inner, spaces.Discrete)]
+        if len(parts) == len(space.spaces):
+            return spaces.MultiDiscrete([part.n for part in parts], start=[part.start for part in parts])
+    return space
+
+
+def _arrays(space: gymnasium.Space[Any], obs: Any) -> Any:
+    """Batched observations of a task as numpy arrays. space: its packed space."""
+    arrays = trees.apply(lambda x: x.cpu().numpy(), obs)
+    return np.stack(arrays, -1) if isinstance(arrays, tuple) and isinstance(space, spaces.MultiDiscrete) else arrays
+
+
 def _row(space: gymnasium.Space[Any], obs: Any, i: int) -> Any:
-    """The observation of env i: numpy scalars and arrays."""
+    """The observation of env i, from batched arrays: numpy scalars and arrays."""
     if isinstance(space, spaces.Dict):
         return {name: _row(inner, obs[name], i) for name, inner in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(_row(inner, part, i) for inner, part in zip(space.spaces, obs, strict=True))
-    value = obs[i].cpu().numpy()
-    return np.int64(value) if isinstance(space, spaces.Discrete) else value
+    return np.int64(obs[i]) if isinstance(space, spaces.Discrete) else obs[i]
 
 
 def _row_of_info(info: dict[str, Tensor]) -> dict[str, Any]:
@@ -178,12 +198,12 @@ def _row_of_info(info: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def _given(value: Tensor) -> np.ndarray:
-    """Which envs have an entry in `value` [N, ...]: nan stands for none. [N] bool"""
+    """Which envs have an entry in `value` [N, ...], where nan means none. [N] bool"""
     return ~value.reshape(len(value), -1).isnan().all(1).cpu().numpy()
 
 
 def _checked_action(space: gymnasium.Space[Any], action: Any) -> np.ndarray:
-    """As an array; a box takes any finite numbers, as tasks cut them to their range themselves."""
+    """The action as an array. For a Box any finite numbers are allowed, as tasks clip them."""
     if isinstance(space, spaces.Box):
         try:
             array = np.asarray(action, dtype=space.dtype)

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from . import render
-from .adapter import AdaptedEnv
+from .foreign import AdaptedEnv
 from .registry import TASKS, make
 from .render_scenes import row, told
 

@@ -95,13 +95,13 @@ def _options(task: Task) -> list[str]:
 
 def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedEnv:
     """An env that Gymnasium knows; a task of ours under its Gymnasium id is made directly."""
-    from . import adapter
+    from . import foreign
 
     own, missing = _find_class(name)
     if own is not None:
-        return adapter.adapt(own, num_envs, **options)
+        return foreign.adapt(own, num_envs, **options)
     try:
-        spec = adapter.find_spec(name)
+        spec = foreign.find_spec(name)
     except (ValueError, ImportError, TypeError) as error:      # the last: of the user's module
         near = difflib.get_close_matches(name, TASKS, n=3)
         hint = (f"as 'module:Class' it is not there: {missing}" if missing else f"did you mean {' or '.join(near)}?" if near else
@@ -109,7 +109,7 @@ def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedE
                 f"--env module:Class), and {error}")
         raise ValueError(f"unknown env {name!r}; {hint}") from error
     ours = spec.kwargs.get("task") if spec.namespace == "hadamem" else None
-    return adapter.adapt(name, num_envs, **options) if ours is None else make(ours, num_envs, **options)
+    return foreign.adapt(name, num_envs, **options) if ours is None else make(ours, num_envs, **options)
 
 
 def _find_class(name: str) -> tuple[Any, str]:

@@ -14,8 +14,8 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ..agents import Agent, AgentSpec, Image, NetworkConfig, find_agent
-from ..envs.adapter_workers import STORED, choices
-from ..envs.adapter_workers import leaves as adapted_leaves
+from ..envs.foreign.spaces import STORED, choices
+from ..envs.foreign.spaces import leaves as adapted_leaves
 from ..envs.features import AgentInputs
 from ..runs import checkpoint
 from ..runs.files import CheckpointError

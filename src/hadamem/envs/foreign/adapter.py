@@ -1,4 +1,4 @@
-"""Any Gymnasium env, or vector env, behind the surface of `BatchedEnv`: `hm.envs.adapt("CartPole-v1", num_envs=8)`."""
+"""`adapt` makes a batched env of a Gymnasium env or vector env: `hm.envs.adapt("CartPole-v1", num_envs=8)`."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from . import trees
-from .adapter_backends import Backend, InProcess, Workers
-from .adapter_vector import Vector
-from .adapter_workers import UNKNOWN
-from .base import BatchedEnv, _checked_seed, _mode, positive
+from .. import trees
+from ..base import BatchedEnv, _checked_seed, _mode, positive
+from .backends import Backend, InProcess
+from .pool import Workers
+from .vector import Vector
 
 
 def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any],
           num_envs: int = 1, *, device: torch.device | str = "cpu", workers: int | None = None, seed: int | None = None,
           autoreset_mode: str | AutoresetMode | None = None, max_episode_steps: int | None = None, validate: bool = False,
           first_env: int = 0, **options: Any) -> AdaptedEnv:
-    """`num_envs` copies of a Gymnasium env as a batched env, stepped in worker processes.
+    """Make a batched env of `num_envs` copies of a Gymnasium env, stepped in worker processes.
 
-    env: a Gymnasium id, a callable that makes an env, one env (num_envs is 1), or a vector env (num_envs is its own).
-    workers: processes, each with several envs; 0: in this one; None: as many as there are CPUs to use, but 0 for a single env.
-    They are new Python processes: a callable travels by cloudpickle, and the modules it names are imported there again.
-    autoreset_mode: None means "same_step", or for a vector env that cannot do it, what it does.
-    options: for `gymnasium.make` or the callable. The others are as in `BatchedEnv`; first_env counts when seeding, where env i gets
-    seed + first_env + i, as Gymnasium has it: give runs seeds that are further apart than num_envs.
+    env: a Gymnasium id, a callable that makes an env, a single env (num_envs is 1), or a vector env (which has its own num_envs).
+    workers: number of processes, each with several envs. 0: step them in this process. None: one for each available CPU, 0 for a single
+    env. Workers are new Python processes: a callable is sent by cloudpickle, and modules that it needs are imported again there.
+    autoreset_mode: None is "same_step" where possible; some vector envs can only use their own mode.
+    options: passed to `gymnasium.make` or to the callable. Other arguments are as in `BatchedEnv`. Env i gets the seed
+    seed + first_env + i, as in Gymnasium: use seeds for different runs that are further apart than num_envs.
     """
     mode = None if autoreset_mode is None else _mode(autoreset_mode)
     backend: Backend
     if isinstance(env, gymnasium.vector.VectorEnv):
         if workers is not None or options or num_envs not in (1, env.num_envs):
-            raise TypeError("a vector env is taken as it is: leave out num_envs, workers and further options")
+            raise TypeError("a vector env is used as it is: leave out num_envs, workers and further options")
         backend = Vector(env, mode)
     else:
         num_envs = positive("num_envs", num_envs)
@@ -49,7 +49,7 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
             make: Any = functools.partial(gymnasium.make, find_spec(env), **limit, **options)
         elif isinstance(env, gymnasium.Env):
             if num_envs != 1 or workers or options:
-                raise ValueError("one env cannot be copied or sent to a worker: pass a callable that makes it, or leave out "
+                raise ValueError("a single env cannot be copied or sent to a worker: pass a callable that makes it, or leave out "
                                  "num_envs, workers and further options")
             make = _Given(env)
         elif callable(env):
@@ -67,15 +67,16 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
 
 
 class AdaptedEnv(BatchedEnv):
-    """Gymnasium envs as a batched env; made by `adapt`. Observations keep their types (images stay uint8; only
-    uint16 and larger become int32 or int64), rewards are float32.
+    """Gymnasium envs as a batched env; made by `adapt`.
 
-    Actions count from 0 also where the env's own start elsewhere, and those of a Box are cut to it.
-    `info`: `final_obs` and `_final_obs` as in `BatchedEnv`; `action_mask` [N, A] bool for the present observation, where the env gives one
-    in its info or observation (for MultiDiscrete the parts side by side); `success` [N] bool where the env's last info has `success` or
-    `is_success`; `final_info`, a list with the last info of each episode that ended and None elsewhere.
+    Observations keep their dtypes (images stay uint8; only uint16 and larger become int32 or int64). Rewards are float32. Discrete
+    actions count from 0 even if the env's own actions start elsewhere, and continuous actions are clipped to their Box.
 
-    Foreign envs cannot be saved: `restorable` is False, `get_state` returns {} and `set_state` is an error.
+    `info` of a step: `final_obs` and `_final_obs` as in `BatchedEnv`. `action_mask` [N, A] bool for the current observation, if the env
+    gives one in its info or observation (for MultiDiscrete, the masks of the parts side by side). `success` [N] bool, if the last info of
+    an episode has `success` or `is_success`. `final_info`: a list with the last info of each episode that ended, None for other envs.
+
+    Gymnasium envs cannot be saved: `restorable` is False, `get_state` returns {} and `set_state` raises.
     """
 
     restorable = False
@@ -90,11 +91,11 @@ class AdaptedEnv(BatchedEnv):
         self.episode_steps = backend.episode_steps
         self.render_mode = backend.render_mode
         self._masked = self._knows_success = False
-        self._torn = False      # some envs are a step ahead of others, or one failed midway
+        self._interrupted = False      # the last step or reset failed or was interrupted: some envs may be a step ahead of others
 
     @property
     def max_episode_steps(self) -> int | None:
-        """Truncate longer episodes. Vector envs that start anew by themselves cannot be cut from outside."""
+        """Truncate longer episodes. Not possible for vector envs that reset themselves."""
         return self._limit
 
     @max_episode_steps.setter
@@ -105,7 +106,7 @@ class AdaptedEnv(BatchedEnv):
         self._limit = limit
 
     def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As in `BatchedEnv`, but all options except `reset_mask` go to the envs."""
+        """As in `BatchedEnv`, but all options except `reset_mask` are passed to the envs."""
         self._check_open()
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
@@ -113,11 +114,11 @@ class AdaptedEnv(BatchedEnv):
             mask = np.asarray(mask.cpu() if isinstance(mask, Tensor) else mask)
             if mask.dtype != bool or mask.shape != (self.num_envs,):
                 raise ValueError(f"reset_mask must be [{self.num_envs}] bool, got {list(mask.shape)} {mask.dtype}")
-            if self._fresh or self._torn:
-                raise ValueError("reset_mask needs envs that were all reset before; call reset() once without it")
-        seed, self._torn = self._chosen_seed(seed), True
+            if self._fresh or self._interrupted:
+                raise ValueError("reset_mask needs envs that have all been reset; call reset() once without it")
+        seed, self._interrupted = self._chosen_seed(seed), True
         self.backend.reset(seed, options or None, mask)
-        self._fresh = self._torn = False
+        self._fresh = self._interrupted = False
         self.started.copy_(torch.as_tensor(self.backend.started))
         self.elapsed.masked_fill_(self.started, 0)
         info: dict[str, Any] = {}
@@ -128,22 +129,22 @@ class AdaptedEnv(BatchedEnv):
         self._check_open()
         if self._fresh:
             raise RuntimeError("step() before reset(): call reset(seed=...) first")
-        if self._torn:
-            raise RuntimeError("the last step or reset was interrupted before all envs were through; call reset()")
+        if self._interrupted:
+            raise RuntimeError("the last step or reset was interrupted before all envs had finished it; call reset()")
         backend, chosen = self.backend, self._checked_action(action).detach().cpu().numpy()
-        self._torn = True
+        self._interrupted = True
         ends = backend.step(chosen)
-        self._torn = False
+        self._interrupted = False
         terminated, truncated, done = self._tensors((backend.terminated, backend.truncated, backend.terminated | backend.truncated))
         obs, info = self._tensors(backend.obs), dict[str, Any]()
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info["final_obs"], info["_final_obs"] = obs, done
             if ends:
                 info["final_obs"] = trees.where(done, self._tensors(backend.final), obs)
-        success = np.asarray(backend.success)
-        self._knows_success |= bool((success != UNKNOWN).any())
+        success = {i: end.get("success", end.get("is_success")) for i, end in ends.items()}
+        self._knows_success |= any(value is not None for value in success.values())
         if self._knows_success:
-            info["success"] = self._tensors(success == 1)
+            info["success"] = self._tensors(np.array([bool(success.get(i)) for i in range(self.num_envs)]))
         self._add_mask(info)
         info["final_info"] = [ends.get(i) for i in range(self.num_envs)]
         self.started.copy_(torch.as_tensor(backend.started))
@@ -156,19 +157,19 @@ class AdaptedEnv(BatchedEnv):
         return self._tensors(self.backend.obs)
 
     def get_state(self) -> dict[str, Tensor]:
-        """Nothing: what goes on inside the envs is not known."""
+        """{}: the state of foreign envs cannot be read."""
         return {}
 
     def set_state(self, state: dict[str, Tensor]) -> Any:
-        raise RuntimeError("adapted Gymnasium envs cannot go back to a saved state (restorable is False); reset() starts new episodes")
+        raise RuntimeError("adapted Gymnasium envs cannot return to a saved state (restorable is False); call reset() for new episodes")
 
     def render(self) -> Any:
-        """What env 0 renders, in the render_mode given when it was made."""
+        """Render env 0 in the render_mode that it was made with."""
         self._check_open()
         return self.backend.render(0)
 
     def close(self) -> None:
-        """End the envs and their processes."""
+        """Close the envs and end their processes."""
         self.closed = True
         self.backend.close()
 
@@ -177,7 +178,7 @@ class AdaptedEnv(BatchedEnv):
 
     def _check_open(self) -> None:
         if self.closed or self.backend.closed:
-            raise RuntimeError("the env is closed" + ("" if self.closed else " since one of its envs failed") + "; make a new one")
+            raise RuntimeError("the env is closed" + ("" if self.closed else " because one of its envs failed") + "; make a new one")
 
     def _chosen_seed(self, seed: Any) -> int | list[int] | None:
         if seed is None and not self._fresh:
@@ -188,7 +189,7 @@ class AdaptedEnv(BatchedEnv):
             self._seed = _checked_seed(seed)
             return self._seed + self.first_env
         if len(seed) != self.num_envs:
-            raise ValueError(f"seed must be an int or one for each of {self.num_envs} envs, got {len(seed)} of them")
+            raise ValueError(f"seed must be an int or a list with one for each of the {self.num_envs} envs, got {len(seed)}")
         return [_checked_seed(s) for s in seed]
 
     def _add_mask(self, info: dict[str, Any]) -> None:
@@ -198,12 +199,12 @@ class AdaptedEnv(BatchedEnv):
             info["action_mask"] = self._tensors(np.asarray(self.backend.action_mask) | ~has[:, None])
 
     def _tensors(self, tree: Any, dtype: torch.dtype | None = None) -> Any:
-        """Copies: the arrays are written to by the next step."""
+        """Copies as tensors: the next step overwrites the arrays."""
         return trees.apply(lambda x: torch.as_tensor(x).to(self.device, dtype, copy=True), tree)
 
 
 class _Given:
-    """Makes the env that is there already."""
+    """A callable that returns an existing env."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]):
         self.env = env
@@ -213,9 +214,9 @@ class _Given:
 
 
 def find_spec(name: str) -> registration.EnvSpec:
-    """What Gymnasium knows of an id: "CartPole-v1", "CartPole" (its latest version) or "module:id" (imports the module first).
+    """Gymnasium's spec of an id: "CartPole-v1", "CartPole" (the latest version) or "module:id" (imports the module first).
 
-    The spec itself goes to the workers, so that envs registered by a script need no import there.
+    Workers get the spec, not the id, so that they need not import the script that registered it.
     """
     module, _, inner = name.rpartition(":")
     if module:
