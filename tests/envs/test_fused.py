@@ -12,7 +12,7 @@ from hadamem import random
 CODE = """
 import torch
 from hadamem import _random_cuda, random
-from hadamem.envs import cards, cards_triton
+from hadamem.envs.games import cards, cards_triton
 
 g = torch.Generator().manual_seed(0)
 counter = torch.randint(-(1 << 62), 1 << 62, (3, 301), generator=g)

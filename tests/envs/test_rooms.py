@@ -12,9 +12,9 @@ import torch
 from scipy import stats
 
 from hadamem import envs
-from hadamem.envs.key_to_door import KEYS, PLAYERS, KeyToDoor
-from hadamem.envs.room_tables import APPLE_CELLS, DISTRACTOR, EXPLORE, ORDERS, REWARD
-from hadamem.envs.visual_match import RING, VisualMatch
+from hadamem.envs.games.key_to_door import KEYS, PLAYERS, KeyToDoor
+from hadamem.envs.games.room_tables import APPLE_CELLS, DISTRACTOR, EXPLORE, ORDERS, REWARD
+from hadamem.envs.games.visual_match import RING, VisualMatch
 from hadamem.testing import traces
 
 NORTH, SOUTH, WEST, EAST = range(4)

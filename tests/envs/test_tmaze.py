@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hadamem import envs
-from hadamem.envs.tmaze import TMaze
+from hadamem.envs.games.tmaze import TMaze
 
 RIGHT, UP, LEFT, DOWN = range(4)
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hadamem import envs
-from hadamem.envs.meta import PointRobot, Wind, release_tasks
-from hadamem.envs.task_sets import draw_tasks
+from hadamem.envs.games.point_robot import PointRobot
+from hadamem.envs.games.task_sets import draw_tasks, release_tasks
+from hadamem.envs.games.wind import Wind
 
 ENVS = {"wind": Wind, "point_robot": PointRobot, "point_robot_dense": lambda *a, **k: PointRobot(*a, dense=True, **k)}
 
