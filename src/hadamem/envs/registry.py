@@ -69,7 +69,7 @@ _levels("NoisyPositionOnlyPendulum", ".games.pendulum:Pendulum", "swing a pendul
 
 register_env("Wind", ".games.wind:Wind", {}, "reach a goal although a hidden wind blows")
 register_env("PointRobot", ".games.point_robot:PointRobot", {}, "find a hidden goal in the plane, then go there again")
-register_env("PointRobotDense", ".games.point_robot:PointRobot", dict(dense=True), "go to a hidden goal; each step costs the distance to it")
+register_env("PointRobotDense", ".games.point_robot:PointRobot", dict(dense=True), "go to a hidden goal; a step costs the distance to it")
 register_env("VisualMatch", ".games.visual_match:VisualMatch", {}, "see a colour, pick apples, then walk to the object of that colour")
 register_env("KeyToDoor", ".games.key_to_door:KeyToDoor", {}, "take a key, pick apples, then open the door")
 register_env("TMaze", ".games.tmaze:TMaze", {}, "a cue at the start of a corridor shows which way to turn at its end")
