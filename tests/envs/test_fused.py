@@ -1,4 +1,4 @@
-"""The Triton kernels of the environments and their random numbers equal the plain operations: in the interpreter, and on a GPU."""
+"""The Triton kernels of the envs and their random numbers equal the plain tensor ops: in the interpreter and on a GPU."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Texts and pictures of every task: they exist at every step, keep their size, and keep from a player what an agent may not see."""
+"""Text and pictures of every task: they exist at every step, keep their size, and hide what the agent cannot see; and playing by hand."""
 
 import builtins
 import io
@@ -20,7 +20,7 @@ from .toys import Mixed
 
 
 def episode(name, num_envs=2, seed=0, **options):
-    """An env at a few moments from the start of an episode to (at least) its end."""
+    """An env at a few steps from the start of an episode to its end and beyond."""
     env = envs.make(name, num_envs=num_envs, seed=seed, autoreset_mode="disabled", **options)
     env.reset()
     env.action_space.seed(seed)
@@ -55,7 +55,7 @@ def test_every_step_has_a_text_and_a_picture_of_one_size(name):
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_the_players_view_depends_on_the_observation_alone(name):
+def test_without_hidden_parts_a_scene_depends_on_the_observation_only(name):
     env = envs.make(name, num_envs=40, seed=1)
     env.reset()
     env.action_space.seed(1)
@@ -68,7 +68,7 @@ def test_the_players_view_depends_on_the_observation_alone(name):
         env.step(np.broadcast_to(action[:1], action.shape).copy())
 
 
-def test_hidden_things_are_there_on_request():
+def test_hidden_parts_are_shown_on_request():
     env = envs.make("popgym/BattleshipEasy", seed=0)
     env.reset()
     env.step([[2, 3]])
@@ -92,7 +92,7 @@ def test_rooms_have_the_colours_of_the_observation(name):
     obs, _ = env.reset()
     picture = render.picture(env, hidden=False)
     image = obs.view(3, 5, 5).permute(1, 2, 0).numpy()
-    for top in range(picture.shape[0] - 4 * 44 - 10):      # wherever the grid begins
+    for top in range(picture.shape[0] - 4 * 44 - 10):      # wherever the grid starts
         cells = picture[top + 5:top + 5 + 4 * 44 + 1:44, 14 + 5:14 + 5 + 4 * 44 + 1:44]
         if cells.shape == image.shape and (cells == image).all():
             break
@@ -195,7 +195,7 @@ def played(name, lines, **options):
 
 
 def test_a_game_by_hand():
-    """The same rewards as the task itself, to the end of the episode; then another one."""
+    """It gives the rewards of the task, up to the end of the episode; then another one starts."""
     env = envs.make("TMaze", seed=3)
     obs, _ = env.reset()
     turn = "w" if float(obs[0, 1]) > 0 else "s"
@@ -206,6 +206,15 @@ def test_a_game_by_hand():
     assert text.endswith("bye\n")
     assert "@" not in text
     assert "@" in played("TMaze", ["d"], seed=3, hidden=True)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_keys_stand_for_all_actions(name):
+    env = envs.make(name)
+    names = env.action_names()
+    assert len(names) == len(env.keys)
+    assert not names or sorted(names) == list(range(env.single_action_space.n))
+    assert not {"q", "r", "?"} & set(env.keys)      # taken by the player's commands
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)

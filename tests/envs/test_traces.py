@@ -1,4 +1,4 @@
-"""The replayer of recorded episodes: the records at hand, and records written here, as they are and spoilt."""
+"""The replay of recorded episodes: the golden records, and records written here, intact and damaged."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ class FeatureMap:
 
     def __init__(self, space: gymnasium.Space[Any], scale_images: bool = False, device: torch.device | str = "cpu"):
         self.leaves = leaves(space)
+        self.axes = len(self.leaves[0][1].shape or ()) if self.leaves else 0       # of the first leaf, without leading ones
         codes: list[np.ndarray] = []                      # for each whole number: the offset to its feature, its first and last feature
         low, high = [], []
         self.size, self.device = 0, torch.device(device)
@@ -52,12 +53,12 @@ class FeatureMap:
     def __call__(self, obs: Any) -> Tensor:
         out: Tensor | None = None
         numbers = []
-        for (path, space), plan in zip(self.leaves, self.plan, strict=True):
+        for (path, _), plan in zip(self.leaves, self.plan, strict=True):
             leaf = obs
             for key in path:
                 leaf = leaf[key]
             if out is None:
-                lead = leaf.shape[:leaf.ndim - len(space.shape or ())]
+                lead = leaf.shape[:leaf.ndim - self.axes]
                 out = torch.zeros(*lead, self.size, device=self.device)
             leaf = leaf.reshape(*lead, -1)
             if plan is None:

@@ -59,8 +59,8 @@ _levels("CountRecall", ".games.count_recall:CountRecall", "say how many cards of
 _levels("HigherLower", ".games.higher_lower:HigherLower", "guess whether the next card is higher or lower")
 _levels("MineSweeper", ".games.minesweeper:MineSweeper", "uncover all cells without mines, seeing only the last number")
 _levels("MultiarmedBandit", ".games.multiarmed_bandit:MultiarmedBandit", "find the arm that pays most often and keep pulling it")
-_levels("RepeatFirst", ".games.repeat_first:RepeatFirst", "name the suit of the first card at every step")
-_levels("RepeatPrevious", ".games.repeat_previous:RepeatPrevious", "name the suit of the card shown k - 1 cards ago")
+_levels("RepeatFirst", ".games.repeat_first:RepeatFirst", "say the suit of the first card at every step")
+_levels("RepeatPrevious", ".games.repeat_previous:RepeatPrevious", "say the suit of the card shown k - 1 cards ago")
 _levels("PositionOnlyCartPole", ".games.cartpole:CartPole", "balance a pole, seeing positions but no speeds", "POSITION_LEVELS")
 _levels("VelocityOnlyCartpole", ".games.cartpole:CartPole", "balance a pole, seeing speeds but no positions", "VELOCITY_LEVELS")
 _levels("NoisyPositionOnlyCartPole", ".games.cartpole:CartPole", "balance a pole, seeing positions with noise", "NOISY_LEVELS")
@@ -73,7 +73,7 @@ register_env("PointRobotDense", ".games.point_robot:PointRobot", dict(dense=True
 register_env("VisualMatch", ".games.visual_match:VisualMatch", {}, "see a colour, pick apples, then walk to the object of that colour")
 register_env("KeyToDoor", ".games.key_to_door:KeyToDoor", {}, "take a key, pick apples, then open the door")
 register_env("TMaze", ".games.tmaze:TMaze", {}, "a cue at the start of a corridor shows which way to turn at its end")
-register_env("TMazeActive", ".games.tmaze:TMaze", dict(active=True), "the same, with the cue one step behind the start")
+register_env("TMazeActive", ".games.tmaze:TMaze", dict(active=True), "like TMaze, but the cue is one step behind the start")
 
 
 def list_envs() -> list[str]:

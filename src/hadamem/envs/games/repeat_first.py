@@ -1,4 +1,4 @@
-"""RepeatFirst (POPGym): name the suit of the first card at every step."""
+"""RepeatFirst (POPGym): say the suit of the first card at every step."""
 
 from __future__ import annotations
 

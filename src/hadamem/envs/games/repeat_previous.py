@@ -1,4 +1,4 @@
-"""RepeatPrevious (POPGym): name the suit of the card shown k - 1 cards before the current one."""
+"""RepeatPrevious (POPGym): say the suit of the card shown k - 1 cards before the current one."""
 
 from __future__ import annotations
 
