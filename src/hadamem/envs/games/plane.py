@@ -179,7 +179,7 @@ class PlaneEnv(BatchedEnv):
         return [*blocks, Plane(shapes, (-reach, -reach), (reach, reach), 280)]
 
     def hidden_parts(self, i: int, unit: float) -> tuple[list[Block], list[Stroke | Spot]]:
-        """What else of the task a scene shows, besides the goal. unit: width of the plane in the picture, divided by 3.2."""
+        """What else of the task a scene shows, besides the goal. unit: scale of the picture, 1 if it shows ±1.6."""
         return [], []
 
     def _shown(self, position: Tensor, ended: Tensor) -> Tensor:

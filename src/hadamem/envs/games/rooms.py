@@ -20,6 +20,7 @@ from torch import Tensor
 from ... import random
 from ..base import LONGEST, BatchedEnv, assign, positive
 from ..render.blocks import Block, Colour
+from . import rooms_scene
 from .room_tables import APPLE, APPLE_CELLS, COLUMNS, NO_APPLE, ROWS, VIEW, Cell, Rules, Situation, Tables, subsets
 
 NEVER = torch.iinfo(torch.int32).max
@@ -166,8 +167,6 @@ class Rooms(BatchedEnv):
     # --- for scenes and tests --------------------------------------------------------------------------------------
 
     def scene(self, i: int, hidden: bool) -> list[Block]:
-        from . import rooms_scene
-
         return rooms_scene.whole_room(self, i) if hidden else rooms_scene.agent_view(self, i)
 
     def situation_of(self, i: int) -> Situation:

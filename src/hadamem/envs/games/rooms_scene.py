@@ -1,23 +1,23 @@
-"""The scene of the three-phase games: the 5 x 5 cells that the agent sees, or the whole room with the agent's view highlighted."""
+"""The scene of the three-phase games: the 5 x 5 cells that the agent sees, or the whole room with the agent's view highlighted.
+
+`env` is a `Rooms` env, which imports this file.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..render.blocks import INK, WHITE, Block, Caption, Colour, Grid, Square
 from .room_tables import APPLE, APPLE_CELLS, CODE, COLOURS, DISTRACTOR, ORCHARD_FLOOR, VIEW
 
-if TYPE_CHECKING:
-    from .rooms import Rooms
-
 PHASES = ("look around", "pick apples", "the end")
 LOOKS: dict[str, tuple[str, Colour]] = {mark: (mark, colour) for mark, colour in COLOURS.items()} | {"a": ("a", APPLE)}
 MARKS = {colour: mark for mark, colour in COLOURS.items()} | dict(zip(CODE, "RGB", strict=True)) | {APPLE: "a"}
 
 
-def agent_view(env: Rooms, i: int) -> list[Block]:
+def agent_view(env: Any, i: int) -> list[Block]:
     """What the agent sees."""
     image = env.observe()[i].reshape(3, VIEW, VIEW).cpu().numpy()
     pixels = [[_rgb(image[:, r, c]) for c in range(VIEW)] for r in range(VIEW)]
@@ -25,20 +25,20 @@ def agent_view(env: Rooms, i: int) -> list[Block]:
             Grid([[_cell(MARKS[pixel], pixel) for pixel in line] for line in pixels], side=44, boxed=True)]
 
 
-def whole_room(env: Rooms, i: int) -> list[Block]:
+def whole_room(env: Any, i: int) -> list[Block]:
     """The room of the current phase, with what is out of the agent's sight drawn faintly."""
     phase, (r, c) = int(env.phase[i]), env.player[i].tolist()
     board = _board(env, i)
     if board[r][c] != "d":
         board[r][c] = "+"
-    looks = {**LOOKS, **env.looks(i)}
+    looks: dict[str, tuple[str, Colour]] = {**LOOKS, **env.looks(i)}
     near = VIEW // 2
     grid = [[_cell(*looks[mark], near=max(abs(y - r), abs(x - c)) <= near) for x, mark in enumerate(line)] for y, line in enumerate(board)]
     words = f"phase {phase + 1}, {PHASES[phase]}: frame {int(env.frame[i])} of {env.frames[phase]}"
     return [Caption(words), Caption(env.note(i)), Grid(grid, side=34, boxed=True)]
 
 
-def _board(env: Rooms, i: int) -> list[list[str]]:
+def _board(env: Any, i: int) -> list[list[str]]:
     """The marks of the current room, without the player."""
     now = env.situation_of(i)
     if now.phase != DISTRACTOR:
