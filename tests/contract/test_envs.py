@@ -1,4 +1,4 @@
-"""What every batched env promises, checked for each task by name."""
+"""The contract of batched envs, checked for every task."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def assert_same(a, b, what=""):
 
 
 def play(env, plan, seed=5):
-    """Observations, rewards and ends of a whole run."""
+    """Observations, rewards, terminated and truncated of a whole run."""
     out = [env.reset(seed=seed)[0]]
     for action in plan:
         obs, reward, terminated, truncated, _ = env.step(action)
@@ -45,7 +45,7 @@ def play(env, plan, seed=5):
 
 
 def long_enough(env):
-    """Steps to see the end of an episode, within reason."""
+    """Enough steps to reach the end of an episode, but at most 330."""
     return min((env.episode_steps or 300) + 20, 330)
 
 
@@ -76,7 +76,7 @@ def test_batch_equals_singles(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_observations_lie_in_their_space(name):
+def test_spaces_contain_all_observations(name):
     env = make(name)
     plan = actions(env, long_enough(env))
     space = env.single_observation_space
@@ -99,8 +99,8 @@ def test_observations_lie_in_their_space(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_state_goes_back(name):
-    """A state saved in mid-episode, restored elsewhere, goes on as if nothing had happened; saving changes nothing."""
+def test_a_saved_state_can_be_restored(name):
+    """A state saved in mid-episode and restored in another env continues the same; saving changes nothing."""
     env = make(name)
     plan = actions(env, long_enough(env) + 7)
     env.reset(seed=3)
@@ -117,7 +117,7 @@ def test_state_goes_back(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_autoreset_modes_agree(name):
-    """The same episodes in every mode; only where the resets stand differs."""
+    """The same episodes in every mode; only the resets come at different steps."""
     same, disabled, later = (make(name, num_envs=2, autoreset_mode=m) for m in ("same_step", "disabled", "next_step"))
     plan = actions(same, long_enough(same))
     obs_same, _ = same.reset(seed=8)
@@ -182,7 +182,7 @@ def test_time_limit_truncates(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_resets_of_some_leave_the_others_alone(name):
+def test_resetting_some_envs_does_not_change_the_others(name):
     env, other = make(name), make(name)
     plan = actions(env, 12)
     env.reset(seed=2)
@@ -230,7 +230,7 @@ def test_bad_calls_say_what_is_wrong(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_graph_of_the_actions_ends_at_the_env(name):
+def test_the_state_holds_no_autograd_graph_of_the_actions(name):
     env = make(name)
     if isinstance(env.single_action_space, Box):
         action = actions(env, 1)[0].requires_grad_()
@@ -240,7 +240,7 @@ def test_a_graph_of_the_actions_ends_at_the_env(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rewards_have_the_type_they_promise(name):
+def test_rewards_have_their_declared_dtype(name):
     env = make(name)
     plan = actions(env, 1)
     default = torch.get_default_dtype()
@@ -252,7 +252,7 @@ def test_rewards_have_the_type_they_promise(name):
         torch.set_default_dtype(default)
 
 
-def test_a_layout_is_for_the_envs_that_are_reset():
+def test_a_layout_changes_only_the_envs_that_are_reset():
     env = make("popgym/RepeatPreviousEasy")
     env.reset(seed=0)
     for action in actions(env, 5):

@@ -1,4 +1,4 @@
-"""The batched tasks on a real GPU: the CPU's episodes, no waiting, and CUDA graphs."""
+"""The batched tasks on a GPU: the same episodes as on the CPU, no host synchronisation, and CUDA graphs."""
 
 import pytest
 import torch
@@ -20,14 +20,14 @@ def cpu(tree):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_same_episodes_as_on_the_cpu(name):
-    """Whole numbers to the bit; floats as well as two processors agree on cosines and logarithms."""
+    """Whole numbers are equal; floats agree up to rounding, e.g. of cosines and logarithms."""
     here, there = envs.make(name, num_envs=N, seed=4), envs.make(name, num_envs=N, seed=4, device="cuda")
     plan = actions(here, 120)
     compare(here.reset()[0], cpu(there.reset()[0]))
     for action in plan:
         a, b = here.step(action)[:4], cpu(there.step(action.cuda())[:4])
         compare(a, b)
-        if any(x.is_floating_point() for x in flat(a[0])):      # chaotic systems drift apart: start from the same place again
+        if any(x.is_floating_point() for x in flat(a[0])):      # chaotic systems diverge: continue from the same state
             there.set_state(here.get_state())
 
 
@@ -41,7 +41,7 @@ def compare(a, b):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cuda_graph_gives_the_same_steps(name):
-    """Captured once, replayed through the ends of episodes; and nothing in it waits for the GPU."""
+    """Captured once and replayed over the ends of episodes; nothing in it waits for the GPU."""
     env, graphed = (envs.make(name, num_envs=N, seed=2, device="cuda", max_episode_steps=50) for _ in range(2))
     plan = actions(env, 120).cuda()
     env.reset()

@@ -1,4 +1,4 @@
-"""The Triton kernels of the environments and their random numbers equal the plain operations: in the interpreter, and on a GPU."""
+"""The Triton kernels of the envs and their random numbers equal the plain tensor ops: in the interpreter and on a GPU."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from hadamem import random
 CODE = """
 import torch
 from hadamem import random
-from hadamem.envs import cards, cards_triton
+from hadamem.envs.games import cards, cards_triton
 
 g = torch.Generator().manual_seed(0)
 counter = torch.randint(-(1 << 62), 1 << 62, (3, 301), generator=g)

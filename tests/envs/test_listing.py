@@ -1,4 +1,4 @@
-"""The table of tasks on the page docs/environments.md says what the code says."""
+"""The table of tasks in docs/environments.md agrees with the code."""
 
 import re
 from pathlib import Path

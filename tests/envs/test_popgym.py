@@ -27,7 +27,7 @@ def family(name):
 
 
 def layout_of(oracle, name):
-    """What chance decided about the oracle's episode, in our terms."""
+    """What was drawn at random for the oracle's episode, as a layout of ours."""
     if family(name) == "Battleship":
         return "board", oracle.board
     if family(name) == "Concentration":
@@ -36,7 +36,7 @@ def layout_of(oracle, name):
 
 
 class RandomPlayer:
-    """Random actions; in Concentration mostly from a few places, so that pairs, repeats and cards already up all come about."""
+    """Random actions; in Concentration mostly from a few places, so that pairs, repeats and face-up cards all occur."""
 
     def __init__(self, env, seed):
         self.env, self.rng = env, np.random.default_rng(seed)
@@ -51,7 +51,7 @@ class RandomPlayer:
 
 
 class PerfectPlayer:
-    """Plays from observations alone and remembers them all: the best there is."""
+    """The best player: sees observations only, and remembers all of them."""
 
     def __init__(self, env, name):
         self.env, self.family, self.seen = env, family(name), []
@@ -82,7 +82,7 @@ class PerfectPlayer:
         known, plan, up = self.known[i], self.plan[i], self.env.up[i, :-1].numpy()
         if up.all():
             return 0                                        # over
-        if len(plan) == 1:                                  # the first of a pair lies open: is its partner known?
+        if len(plan) == 1:                                  # the first card of a try is open: is its partner known?
             first = plan.pop()
             partner = [p for p in np.flatnonzero((known == known[first]) & ~up) if p != first]
             return partner[0] if partner else np.flatnonzero(known == self.env.face_down)[0]
@@ -96,14 +96,14 @@ class PerfectPlayer:
         return unknown[0]
 
     def cheat(self, i):
-        """No player of Battleship can be perfect without luck: this one looks at the board."""
+        """Perfect play in Battleship takes luck, so this player looks at the board."""
         cells = (self.env.board[i, :-1] & ~self.env.shot[i]).nonzero()[:, 0]
         cell = int(cells[0]) if len(cells) else 0
         return divmod(cell, int(self.size))
 
 
 def compare(name, make_player, seed):
-    """Play EPISODES episodes beside the oracle, all at once; returns of each."""
+    """Play EPISODES episodes in one batch, next to the oracle; the return of each."""
     oracles = [ORACLES[name]() for _ in range(EPISODES)]
     first = [o.reset(seed=seed + i)[0] for i, o in enumerate(oracles)]
     key = layout_of(oracles[0], name)[0]
@@ -145,7 +145,7 @@ def test_random_play_is_identical(name):
 @pytest.mark.parametrize("name", ORACLES)
 def test_perfect_play_is_identical_and_reaches_the_best_return(name):
     returns = compare(name, lambda env: PerfectPlayer(env, name), seed=5000)
-    if family(name) == "Concentration":      # a perfect memory still has to look at cards for the first time
+    if family(name) == "Concentration":      # even a perfect memory must turn every card once
         assert returns.mean() > 0.3
     else:
         np.testing.assert_allclose(returns, 1.0, atol=1e-6)
@@ -153,7 +153,7 @@ def test_perfect_play_is_identical_and_reaches_the_best_return(name):
 
 @pytest.mark.parametrize("name", [n for n in ORACLES if n.startswith("Concentration")])
 def test_a_player_who_knows_the_cards_clears_concentration(name):
-    """With luck at every turn the return is 1: an upper bound that is reached."""
+    """With luck at every turn the return is 1, the upper bound."""
     env = envs.make(f"popgym/{name}", num_envs=20, seed=3)
     env.reset()
     order = torch.sort(env.deck.long(), dim=1, stable=True).indices       # classes have an even number of cards: neighbours are pairs
@@ -206,7 +206,7 @@ def test_spaces_are_the_same(name):
     env, oracle = envs.make(f"popgym/{name}"), ORACLES[name]()
     assert env.single_action_space == oracle.action_space
     ours, theirs = env.single_observation_space, oracle.observation_space
-    if family(name) == "Concentration":      # ours is of bytes
+    if family(name) == "Concentration":      # ours has dtype uint8
         np.testing.assert_array_equal(ours.nvec, theirs.nvec)
     else:
         assert ours == theirs
@@ -222,7 +222,7 @@ def chi_square(counts, expected=None):
 @pytest.mark.parametrize("name", ["RepeatPreviousEasy", "ConcentrationHard"])
 @pytest.mark.parametrize("episode", [0, 2])
 def test_every_card_is_equally_likely_at_every_place(name, episode):
-    """Of first episodes (all swaps at once) and of later ones (a swap a step)."""
+    """In first episodes (all swaps in reset) and in later ones (one swap per step)."""
     n = 6000
     env = envs.make(f"popgym/{name}", num_envs=n, seed=11)
     env.reset()
@@ -246,7 +246,7 @@ def test_every_card_is_equally_likely_at_every_place(name, episode):
 
 @pytest.mark.parametrize("episode", [0, 1])
 def test_ships_are_placed_by_the_rules(episode):
-    """Boards of a small sea against a plain loop that draws until a ship fits."""
+    """Small boards, compared with a plain loop that draws until a ship fits."""
     n, size, ships = 20000, 4, (2, 3)
     env = envs.make("popgym/BattleshipEasy", num_envs=n, board_size=size, ship_sizes=ships, seed=2)
     env.reset()

@@ -26,7 +26,7 @@ def make_oracle(name):
 
 
 class OurLuck:
-    """A generator that tells popgym what our own stream drew for env i on this step."""
+    """A generator that gives popgym the numbers that our stream drew for env i at this step."""
 
     def __init__(self, env, i):
         self.env, self.i = env, i
@@ -40,7 +40,7 @@ class OurLuck:
 
 
 def layout_of(oracle, name):
-    """What chance decided about the oracle's episode, in our terms."""
+    """What was drawn at random for the oracle's episode, as a layout of ours."""
     if name.startswith("CountRecall"):
         return {"deck": oracle.deck_idx_type[oracle.value_deck.idx[::-1]], "queries": oracle.deck_idx_type[oracle.query_deck.idx[::-1]]}
     if name.startswith("MultiarmedBandit"):
@@ -59,7 +59,7 @@ def random_actions(space, n, rng):
 
 
 def compare(name, play, seed=1000, n=EPISODES):
-    """Play n episodes beside the oracle, all at once. `play(env, obs, t)` gives the actions. Returns of each."""
+    """Play n episodes in one batch, next to the oracle; the return of each. `play(env, obs, t)` gives the actions."""
     oracles = [make_oracle(name) for _ in range(n)]
     first = [oracle.reset(seed=seed + i)[0] for i, oracle in enumerate(oracles)]
     layouts = [layout_of(oracle, name) for oracle in oracles]
@@ -144,7 +144,7 @@ def test_random_policy_has_the_same_mean_return(name):
 
 @pytest.mark.parametrize("level", ["Easy", "Medium", "Hard"])
 def test_players_with_a_perfect_memory_get_the_best_return(level):
-    """From observations alone."""
+    """They see observations only."""
     seen = []
 
     def first(env, obs, t):
@@ -163,7 +163,7 @@ def test_players_with_a_perfect_memory_get_the_best_return(level):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("PositionOnlyCartPole", "VelocityOnly"))])
 def test_a_pole_is_balanced_from_half_of_the_state(name):
-    """A linear controller that gets the other half by differences or sums."""
+    """A linear controller that recovers the other half by differences or sums."""
     seen = []
 
     def balance(env, obs, t):
@@ -181,7 +181,7 @@ def test_a_pole_is_balanced_from_half_of_the_state(name):
 
 
 @pytest.mark.parametrize("level", ["Easy", "Medium", "Hard"])
-def test_who_knows_the_mines_clears_the_board_and_pays_for_looking_twice(level):
+def test_a_player_who_knows_the_mines_clears_the_board_and_pays_for_looking_twice(level):
     def clear(env, obs, t):
         free = (~env.mines & ~env.seen).float()
         free[:, 0] += 0.5 * ~env.mines[:, 0]                     # when done: somewhere safe
@@ -207,7 +207,7 @@ def test_counting_cards_helps_in_higher_lower():
     assert compare("HigherLowerEasy", bet).mean() > 0.4
 
 
-# --- what chance decides -------------------------------------------------------------------------------------------
+# --- random draws --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("episode", [0, 1])
@@ -239,7 +239,7 @@ def test_payouts_are_uniform_and_arms_pay_by_them():
 
 
 @pytest.mark.parametrize("name", ["CountRecallEasy", "CountRecallHard"])
-def test_cards_and_queries_are_shuffled_apart(name):
+def test_cards_and_queries_are_shuffled_independently(name):
     n = 3000
     env = envs.make(f"popgym/{name}", num_envs=n, seed=5)
     kinds = int(env.single_observation_space.nvec[0])
@@ -261,7 +261,7 @@ def test_starts_are_uniform(name, spread):
         assert stats.kstest((values / bound + 1) / 2, "uniform").pvalue > 1e-3
 
 
-def test_noise_is_normal_new_on_each_step_and_the_same_when_looked_at_again():
+def test_noise_is_normal_new_at_each_step_and_the_same_when_observed_again():
     env = envs.make("popgym/NoisyPositionOnlyCartPoleEasy", num_envs=4000, seed=7, noise=0.01)
     obs, _ = env.reset()
     assert torch.equal(obs, env.observe())

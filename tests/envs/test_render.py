@@ -1,23 +1,26 @@
-"""Texts and pictures of every task: they exist at every step, keep their size, and keep from a player what an agent may not see."""
+"""Text and pictures of every task: they exist at every step, keep their size, and hide what the agent cannot see; and playing by hand."""
 
+import builtins
 import io
+import sys
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 from hadamem import envs
-from hadamem.envs import render, render_canvas
-from hadamem.envs.listing import described
+from hadamem.envs import render
 from hadamem.envs.play import play
 from hadamem.envs.registry import TASKS
-from hadamem.envs.render_scenes import row, told
+from hadamem.envs.render import canvas, pictures
+from hadamem.envs.render.blocks import BLACK, Block, Caption, Card, Cards, Plane, Spot, Stroke
+from hadamem.envs.spaces import describe
 
 from .toys import Mixed
 
 
 def episode(name, num_envs=2, seed=0, **options):
-    """An env at a few moments from the start of an episode to (at least) its end."""
+    """An env at a few steps from the start of an episode to its end and beyond."""
     env = envs.make(name, num_envs=num_envs, seed=seed, autoreset_mode="disabled", **options)
     env.reset()
     env.action_space.seed(seed)
@@ -47,11 +50,12 @@ def test_every_step_has_a_text_and_a_picture_of_one_size(name):
             assert picture.min() < picture.max()
     for shapes in sizes.values():
         assert len(shapes) == 1
-        assert next(iter(shapes))[2] == 3
+        height, width, channels = next(iter(shapes))
+        assert (height % 16, width % 16, channels) == (0, 0, 3)
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_the_players_view_depends_on_the_observation_alone(name):
+def test_without_hidden_parts_a_scene_depends_on_the_observation_only(name):
     env = envs.make(name, num_envs=40, seed=1)
     env.reset()
     env.action_space.seed(1)
@@ -59,12 +63,12 @@ def test_the_players_view_depends_on_the_observation_alone(name):
         seen = {}
         for i in range(40):
             view = render.text(env, i, hidden=False)
-            assert seen.setdefault((int(env.elapsed[i]), told(row(env.observe(), i))), view) == view
+            assert seen.setdefault((int(env.elapsed[i]), render.format_value(render.row(env.observe(), i))), view) == view
         action = env.action_space.sample()
         env.step(np.broadcast_to(action[:1], action.shape).copy())
 
 
-def test_hidden_things_are_there_on_request():
+def test_hidden_parts_are_shown_on_request():
     env = envs.make("popgym/BattleshipEasy", seed=0)
     env.reset()
     env.step([[2, 3]])
@@ -88,7 +92,7 @@ def test_rooms_have_the_colours_of_the_observation(name):
     obs, _ = env.reset()
     picture = render.picture(env, hidden=False)
     image = obs.view(3, 5, 5).permute(1, 2, 0).numpy()
-    for top in range(picture.shape[0] - 4 * 44 - 10):      # wherever the grid begins
+    for top in range(picture.shape[0] - 4 * 44 - 10):      # wherever the grid starts
         cells = picture[top + 5:top + 5 + 4 * 44 + 1:44, 14 + 5:14 + 5 + 4 * 44 + 1:44]
         if cells.shape == image.shape and (cells == image).all():
             break
@@ -110,22 +114,75 @@ def test_other_envs_show_their_observation():
     assert render.text(wrapped) == render.text(wrapped.unwrapped)
 
 
-def test_letters():
-    """Every letter has its own dots, within the grid."""
-    seen = {}
-    for char in render_canvas.FONT:
-        dots = render_canvas.glyph(char)
-        assert dots.shape == (7, 5)
-        assert seen.setdefault(dots.tobytes(), char) == char
-    sheet = render_canvas.blank(20, 20)
-    render_canvas.write(sheet, 15, 15, "A♠")         # cut off at the edge, no error
-    assert (sheet[15:] != render_canvas.PAPER).any()
+def test_symbols():
+    """Those that Pillow's font lacks are drawn: all differ, fill their box well and are symmetric."""
+    seen = set()
+    for char in canvas.SYMBOLS:
+        mask = np.asarray(canvas.symbol(char, 36)).astype(int)
+        assert mask.shape == (36, 36)
+        assert 0.25 < (mask > 127).mean() < 1 or char == "*"
+        assert np.abs(mask - mask[:, ::-1]).mean() < 16
+        seen.add(mask.tobytes())
+    assert len(seen) == len(canvas.SYMBOLS) >= 5
+    assert set("♠♥♦♣●") <= set(canvas.SYMBOLS)
 
 
-def test_spaces_in_words():
-    assert described(spaces.Box(0, 255, (3, 5, 5), np.uint8)) == "Box 3 x 5 x 5 uint8"
-    assert described(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.MultiBinary(3)})) == "a: Discrete 2, b: MultiBinary 3"
-    assert described(spaces.MultiDiscrete([3] * 52)) == "MultiDiscrete 52 of 3"
+def test_drawn_cards_show_their_face():
+    up, down = (np.asarray(pictures.draw(Cards([Card(label, BLACK)]))) for label in ("♠", ""))
+    assert up.shape == down.shape
+    assert (up == BLACK).all(-1).sum() > 400
+    assert not (down == BLACK).all(-1).any()
+
+
+def test_planes_have_y_upwards():
+    plane = Plane([Spot(0.5, 0.5, 0.2, (255, 0, 0)), Stroke(-1, -0.5, 1, -0.5, (0, 0, 255), 0.1)], (-1, -1), (1, 1), 100)
+    pixels = np.asarray(pictures.draw(plane))
+    assert pixels.shape == (100, 100, 3)
+    assert tuple(pixels[25, 75]) == (255, 0, 0)
+    assert tuple(pixels[75, 25]) == (0, 0, 255)
+    assert tuple(pixels[25, 25]) == (255, 255, 255)
+
+
+def test_captions_below_pictures():
+    view = np.zeros((32, 480, 3), np.uint8)
+    out = render.caption(view, "left, reward +1")
+    assert (out.shape, out.dtype) == ((80, 480, 3), np.uint8)
+    assert not out[:32].any()
+    assert (out[32:] < 100).any()
+    assert render.caption(view[:, :30], "much too long " * 20).shape == (80, 240, 3)
+
+
+def test_text_needs_no_pillow(monkeypatch):
+    def without_pillow(name, *rest, **options):
+        if name.partition(".")[0] == "PIL":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return imported(name, *rest, **options)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", without_pillow)
+    for name in ("pictures", "canvas"):
+        monkeypatch.delitem(sys.modules, f"hadamem.envs.render.{name}")
+        monkeypatch.delattr(render, name)
+    env = envs.make("popgym/RepeatPreviousEasy", seed=0)
+    env.reset()
+    assert "card 1 of 52" in render.text(env)
+    with pytest.raises(ImportError, match=r"pip install 'hadamem\[plot\]'"):
+        render.picture(env)
+
+
+def test_a_block_of_unknown_kind():
+    class Strange(Block):
+        pass
+
+    with pytest.raises(TypeError, match="cannot draw a Strange"):
+        pictures.draw(Strange())
+    assert pictures.draw(Caption("")).size == (1, 20)
+
+
+def test_spaces_as_text():
+    assert describe(spaces.Box(0, 255, (3, 5, 5), np.uint8)) == "Box 3 x 5 x 5 uint8"
+    assert describe(spaces.Dict({"a": spaces.Discrete(2), "b": spaces.MultiBinary(3)})) == "a: Discrete 2, b: MultiBinary 3"
+    assert describe(spaces.MultiDiscrete([3] * 52)) == "MultiDiscrete 52 of 3"
 
 
 # --- play ----------------------------------------------------------------------------------------------------------
@@ -138,17 +195,26 @@ def played(name, lines, **options):
 
 
 def test_a_game_by_hand():
-    """The same rewards as the task itself, to the end of the episode; then another one."""
+    """It gives the rewards of the task, up to the end of the episode; then another one starts."""
     env = envs.make("TMaze", seed=3)
     obs, _ = env.reset()
     turn = "w" if float(obs[0, 1]) > 0 else "s"
     text = played("TMaze", ["d" * 10, turn, "", "q"], seed=3)
     assert f"the cue says {'up' if turn == 'w' else 'down'}" in text
-    assert "the episode is over after 11 steps: return +1, a success" in text
+    assert "episode terminated after 11 steps: return +1, success" in text
     assert text.count("step 0 of 11") == 2
     assert text.endswith("bye\n")
     assert "@" not in text
     assert "@" in played("TMaze", ["d"], seed=3, hidden=True)
+
+
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_keys_stand_for_all_actions(name):
+    env = envs.make(name)
+    names = env.action_names()
+    assert len(names) == len(env.keys)
+    assert not names or sorted(names) == list(range(env.single_action_space.n))
+    assert not {"q", "r", "?"} & set(env.keys)      # taken by the player's commands
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
@@ -159,7 +225,7 @@ def test_every_task_can_be_played(name):
     moves = [" ".join(map(str, np.ravel(space.sample()).tolist())) for _ in range(3)]
     text = played(name, [*moves, "?", "r", "nonsense", *moves], seed=1)
     assert text.count("reward") == 6
-    assert "is no action here" in text
+    assert "is not an action" in text
     assert played(name, moves, seed=1) == played(name, moves, seed=1)
 
 
@@ -167,10 +233,10 @@ def test_every_task_can_be_played(name):
     ("popgym/RepeatPreviousEasy", "4"), ("popgym/RepeatPreviousEasy", ""), ("popgym/RepeatPreviousEasy", "z"),
     ("popgym/BattleshipEasy", "1"), ("popgym/BattleshipEasy", "8 0"), ("popgym/BattleshipEasy", "a b"),
     ("Wind", "1"), ("Wind", "nan 0"), ("Wind", "x y")])
-def test_what_is_no_action_is_asked_again(name, line):
+def test_invalid_actions_are_asked_again(name, line):
     text = played(name, [line, "q"], seed=0)
     assert "reward" not in text
-    assert "no action here" in text or "type an action" in text
+    assert "is not an action" in text or "type an action" in text
 
 
 def test_gymnasiums_envs_can_be_played():

@@ -1,4 +1,4 @@
-"""Visual Match and Key-to-Door: recorded episodes, each rule by hand, what chance decides, and players that see observations only."""
+"""Visual Match and Key-to-Door: recorded episodes, every rule by hand, random draws, and players that see observations only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from scipy import stats
 
 from hadamem import envs
-from hadamem.envs.key_to_door import KEYS, PLAYERS, KeyToDoor
-from hadamem.envs.room_tables import APPLE_CELLS, DISTRACTOR, EXPLORE, ORDERS, REWARD
-from hadamem.envs.visual_match import RING, VisualMatch
+from hadamem.envs.games.key_to_door import KEYS, PLAYERS, KeyToDoor
+from hadamem.envs.games.room_tables import APPLE_CELLS, DISTRACTOR, EXPLORE, ORDERS, REWARD
+from hadamem.envs.games.visual_match import RING, VisualMatch
 from hadamem.testing import traces
 
 from ..conftest import golden_folder
@@ -87,7 +87,7 @@ def test_recorded_episodes_replay_as_a_batch_with_autoreset(group):
 # --- the rules, by hand
 
 
-def test_phases_follow_each_other_at_once():
+def test_a_phase_is_followed_by_the_first_frame_of_the_next():
     env = VisualMatch(explore=2, distractor=3, reward=4)
     frames, rewards, ends, infos = play(env, [EAST] * 9, target=1, target_cell=(1, 4), door_colours=colours("GBR"), apple_cells=[
         (1, 1), (1, 3), (1, 5), (1, 7), (1, 9), (2, 2), (2, 4), (2, 6), (2, 8), (3, 1)])
@@ -101,7 +101,7 @@ def test_phases_follow_each_other_at_once():
     assert ends == [False] * 8 + [True]
     assert not any(rewards)
     assert marks(infos[-1]["final_obs"][0]) == frames[8]
-    assert frames[9][2][2] == "+"                                # and here a new episode begins
+    assert frames[9][2][2] == "+"                                # the first frame of a new episode
     assert not infos[-1]["success"]
 
 
@@ -119,7 +119,7 @@ def test_episode_lengths_and_presets():
 APPLE_AT_TWO_STEPS_WEST = dict(apple_cells=[(5, 3)])
 
 
-def test_apple_comes_back_and_campers_wait_a_frame_longer():
+def test_apples_come_back_and_players_on_their_cell_take_them_a_frame_later():
     env = KeyToDoor(explore=1, distractor=70, reward=1, num_apples=1, respawn_every=20, apple_reward=0.5)
     stay = [NORTH, WEST, WEST] + [SOUTH] * 60                    # the first action belongs to the explore phase; south is a wall
     _, rewards, _, _ = play(env, stay, key_cell=(1, 3), player=(5, 5), **APPLE_AT_TWO_STEPS_WEST)
@@ -136,7 +136,7 @@ def test_apple_comes_back_and_campers_wait_a_frame_longer():
     assert (frames[23][2][1], rewards[-1]) == (" ", 0.0)         # one frame too early
 
 
-def test_apple_by_the_last_action_of_its_phase_is_paid():
+def test_an_apple_taken_by_the_last_action_of_its_phase_pays():
     env = VisualMatch(explore=1, distractor=2, reward=2, num_apples=1)
     frames, rewards, _, infos = play(env, [NORTH, WEST, WEST, NORTH, NORTH], **APPLE_AT_TWO_STEPS_WEST)
     assert rewards == [0, 0, 1, 0, 0]
@@ -219,7 +219,7 @@ def test_everything_on_the_last_possible_action():
     assert marks(infos[-1]["final_obs"][0])[2] == "##d##"
 
 
-def test_stepping_on_after_the_end_is_no_error():
+def test_steps_after_the_end_are_no_error():
     env = VisualMatch(2, explore=1, distractor=1, reward=1, autoreset_mode="disabled")
     env.reset(seed=0)
     for t in range(9):
@@ -227,7 +227,7 @@ def test_stepping_on_after_the_end_is_no_error():
         assert terminated.tolist() == [t >= 2] * 2
 
 
-# --- what chance decides
+# --- random draws
 
 
 def uniform(counts):
@@ -235,7 +235,7 @@ def uniform(counts):
 
 
 def layouts(cls, n=4000, episodes=4, **options):
-    """Of n envs and a few episodes each: situations at the start, and which apples are on show when the second phase begins."""
+    """Of n envs and a few episodes each: situations at the start, and the apples that are visible when the second phase starts."""
     env = cls(n, explore=1, distractor=1, reward=1, seed=11, **options)
     env.reset()
     drawn, apples = [], []
@@ -294,7 +294,7 @@ def test_successive_episodes_do_not_resemble_each_other():
     assert abs(same - 100 / 22) < 0.1
 
 
-def test_colours_belong_to_the_run():
+def test_colours_depend_on_the_seed_of_the_run():
     def orders(**options):
         env = VisualMatch(16, **options)
         env.reset(seed=options.pop("seed", None))
@@ -399,7 +399,7 @@ class Fetcher:
 
 def successes(cls, player, n=48, **options):
     if cls is VisualMatch:
-        options["per_env"] = True                                 # so that places tell nothing
+        options["per_env"] = True                                 # so that an object's place does not reveal its colour
     env = cls(n, distractor=20, seed=4, **options)
     players = [player(env) for _ in range(n)]
     rng = np.random.default_rng(0)
@@ -429,7 +429,7 @@ def test_players_without_memory_do_not():
     assert abs(info["success"].double().mean() - 1 / 3) < 0.04
 
 
-# --- surface
+# --- interface
 
 
 def test_picture_instead_of_a_vector():

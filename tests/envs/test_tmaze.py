@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hadamem import envs
-from hadamem.envs.tmaze import TMaze
+from hadamem.envs.games.tmaze import TMaze
 
 RIGHT, UP, LEFT, DOWN = range(4)
 
@@ -78,7 +78,7 @@ def test_goals_are_fair():
 
 @pytest.mark.parametrize(("name", "corridor"), [("TMaze", 1), ("TMaze", 9), ("TMazeActive", 1), ("TMazeActive", 30)])
 def test_memory_decides(name, corridor):
-    """A player that remembers the cue always gets there; one that does not is right half of the time."""
+    """A player that remembers the cue always succeeds; one that does not succeeds half of the time."""
     env = envs.make(name, 500, corridor=corridor, seed=1)
     for remembers in (True, False):
         obs, _ = env.reset()

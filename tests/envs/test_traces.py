@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from hadamem.envs.key_to_door import KEYS, PLAYERS, KeyToDoor
-from hadamem.envs.meta import PointRobot, Wind, release_tasks
-from hadamem.envs.room_tables import APPLE_CELLS
+from hadamem.envs.games.key_to_door import KEYS, PLAYERS, KeyToDoor
+from hadamem.envs.games.point_robot import PointRobot
+from hadamem.envs.games.room_tables import APPLE_CELLS
+from hadamem.envs.games.task_sets import release_tasks
+from hadamem.envs.games.wind import Wind
 from hadamem.testing.__main__ import main
 from hadamem.testing.traces import check_trace, check_traces, read
 

@@ -1,4 +1,4 @@
-"""Wrappers: the same observations as POPGym's wrappers and Gymnasium's flatten, in every autoreset mode, without state of their own."""
+"""Wrappers: the same observations as POPGym's wrappers and Gymnasium's flatten, in every autoreset mode."""
 
 import gymnasium
 import numpy as np
@@ -50,7 +50,7 @@ def arrays(tree):
 
 
 def rows(env, obs):
-    """The observation of each env, as Gymnasium has them."""
+    """The observation of each env, as in Gymnasium."""
     return list(iterate(batch_space(env.single_observation_space, env.num_envs), arrays(obs)))
 
 
@@ -150,14 +150,14 @@ def test_every_task_can_be_wrapped(name):
 
 
 @pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
-def test_what_is_shown_where_episodes_begin_and_end(mode):
-    """Against a plain account of the rules, with episodes of different lengths in one batch."""
+def test_first_and_last_observations_of_episodes(mode):
+    """Compared with a plain version of the rules, with episodes of different lengths in one batch."""
     bare = Echo(2, observations=spaces.Discrete(5), actions=spaces.Discrete(4), length=3, autoreset_mode=mode)
     env = envs.FirstStep(envs.PreviousAction(bare))
     (_, action, first), _ = env.reset()
     assert (action.tolist(), first.tolist()) == ([0, 0], [1, 1])
     env.step([2, 3])
-    (_, action, first), _ = env.reset(options={"reset_mask": [False, True]})          # env 0 goes on, and still knows its action
+    (_, action, first), _ = env.reset(options={"reset_mask": [False, True]})          # env 0 continues and keeps its action
     assert (action.tolist(), first.tolist()) == ([2, 0], [0, 1])
     (_, action, first), *_ = env.step([3, 1])
     assert (action.tolist(), first.tolist()) == ([3, 1], [0, 0])
@@ -218,7 +218,7 @@ def test_features_equal_gymnasiums_flatten():
         obs, *_ = tree.step(torch.full((3, 2), 1.25 + t / 8, dtype=torch.float64))
 
 
-def test_no_leaf_spills_into_anothers_features():
+def test_wrong_values_do_not_change_the_features_of_other_leaves():
     make = wrappers.FeatureMap(spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2, start=5), spaces.Box(0, 1, (1,)))))
     got = make((torch.tensor([3, -1, 1]), torch.tensor([5, 9, 0]), torch.zeros(3, 1)))
     assert got.tolist() == [[0, 0, 1, 1, 0, 0], [1, 0, 0, 0, 1, 0], [0, 1, 0, 1, 0, 0]]

@@ -12,10 +12,10 @@ from . import render
 from .base import BatchedEnv
 from .foreign import AdaptedEnv, EnvError, adapt
 from .gymnasium import TaskEnv, TaskVectorEnv, gymnasium_id
-from .registry import list_envs, make
+from .registry import list_envs, make, register_env
 from .wrappers import DiscreteAction, Features, FirstStep, PreviousAction, TimeLimit, Wrapper, wrap
 
 _gymnasium.register()
 
 __all__ = ["AdaptedEnv", "BatchedEnv", "DiscreteAction", "EnvError", "Features", "FirstStep", "PreviousAction", "TaskEnv", "TaskVectorEnv",
-           "TimeLimit", "Wrapper", "adapt", "gymnasium_id", "list_envs", "make", "render", "wrap"]
+           "TimeLimit", "Wrapper", "adapt", "gymnasium_id", "list_envs", "make", "register_env", "render", "wrap"]

@@ -1,8 +1,8 @@
-"""`BatchedEnv`: N copies of one task, stepped together on one device, with the surface of Gymnasium's VectorEnv on torch tensors.
+"""`BatchedEnv`: N copies of one task, stepped together on one device, with the interface of Gymnasium's VectorEnv on torch tensors.
 
-A task is a subclass that says how episodes start, go on and look; everything around it (seeding, autoreset, time limits, saving) is here.
-All state lives in registered tensors that are only ever written in place, and nothing in `step` waits for a GPU, so `step` can be
-captured in a CUDA graph. On a CPU it may look at the numbers and skip work.
+A task is a subclass that defines how episodes start, continue and look; everything else (seeding, autoreset, time limits, saving) is here.
+All state lives in registered tensors that are only written in place, and nothing in `step` waits for a GPU, so `step` can be captured in a
+CUDA graph. On a CPU `step` may look at the values and skip work.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -21,33 +21,37 @@ from torch import Tensor
 from .. import random
 from . import trees
 
-EPISODE = 1 << 24     # counters that each episode of an env may use
-SLOTS = 64            # and each step of it
-LONGEST = EPISODE // SLOTS - 1     # so many steps may an episode have
+if TYPE_CHECKING:
+    from .render.blocks import Block
+
+EPISODE = 1 << 24                  # random counters per episode of an env
+SLOTS = 64                         # random counters per step
+LONGEST = EPISODE // SLOTS - 1     # longest episode, in steps
 
 
 class BatchedEnv:
-    """`num_envs` copies of a task. `reset` first, then `step`; envs that finish start anew by themselves.
+    """`num_envs` copies of a task. Call `reset` first, then `step`; finished episodes restart automatically.
 
-    num_envs: copies. device: where they live. seed: of the first `reset` that brings none; None draws one from torch's generator.
-    first_env: index of the first copy: env i of a batch with `first_env=f` equals env 0 of a batch with `first_env=f + i`.
+    num_envs: number of copies. device: where they live. seed: for the first `reset` if that has none; None draws one from torch's
+    generator. first_env: index of the first copy: env i of a batch with `first_env=f` equals env 0 of a batch with `first_env=f + i`.
     autoreset_mode: "same_step" (the default: the step that ends an episode returns the first observation of the next one, and the last
-    one in `info["final_obs"]`), "next_step" (the step after it resets, whatever the action) or "disabled" (the caller resets).
-    max_episode_steps: truncate longer episodes. validate: check every action's range; waits for the GPU, so off by default.
+    one in `info["final_obs"]`), "next_step" (the following step resets and ignores its action) or "disabled" (the caller resets).
+    max_episode_steps: truncate longer episodes. validate: check the range of every action; off by default, as it waits for the GPU.
 
-    `info` of a step: `final_obs` [N, ...] with `_final_obs` [N] bool (where it counts, that is, where the episode ended; same-step mode
-    only), and `success` [N] bool where the task knows success, to be read where the episode ended.
+    `info` of a step: `final_obs` [N, ...] with `_final_obs` [N] bool (true where the episode ended; same-step mode only), and `success` [N]
+    bool for tasks that define success, valid where the episode ended.
     """
 
     metadata: Mapping[str, Any] = MappingProxyType({"render_modes": ("ansi", "rgb_array"), "render_fps": 4})
     single_observation_space: gymnasium.Space[Any]
     single_action_space: gymnasium.Space[Any]
-    episode_steps: int | None = None       # the longest an episode can be by the task's own rules; None: no limit
-    restorable: bool = True                # set_state can bring back what get_state gave
+    episode_steps: int | None = None       # longest episode under the task's own rules, in steps; None: no limit
+    restorable: bool = True                # set_state can restore what get_state returned
     reward_dtype: torch.dtype = torch.float32
     fixed_length: bool = False             # every episode has exactly `episode_steps` steps
-    truncates: bool = True                 # the task's own rules may cut an episode short (a time limit always can)
-    layout: tuple[str, ...] = ()           # names that reset(options={"layout": {...}}) takes
+    truncates: bool = True                 # the task's own rules may truncate episodes (a time limit always can)
+    layout: tuple[str, ...] = ()           # names accepted by reset(options={"layout": {...}})
+    keys: ClassVar[Mapping[str, tuple[int, str]]] = MappingProxyType({})      # how a person plays: key -> (action, its name)
 
     def __init__(self, num_envs: int = 1, *, device: torch.device | str = "cpu", seed: int | None = None, first_env: int = 0,
                  autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP, max_episode_steps: int | None = None,
@@ -68,52 +72,66 @@ class BatchedEnv:
         self.spec: Any = None
         self._seed = None if seed is None else _checked_seed(seed)
         self._fresh = True                      # no reset yet
-        self.resetting = False                  # inside reset(), where waiting for a GPU is fine
+        self.resetting = False                  # inside reset(), where waiting for a GPU is allowed
         self._names: list[str] = []
         self._counts: dict[int, Tensor] = {}
         n = self.num_envs
         self.key = self.register("key", torch.zeros(n, dtype=torch.int64))           # counter at which the episode's stream starts
-        self.elapsed = self.register("elapsed", torch.zeros(n, dtype=torch.int64))   # actions taken in the episode
-        self.started = self.register("started", torch.ones(n, dtype=torch.bool))     # the observation is the first of its episode
+        self.elapsed = self.register("elapsed", torch.zeros(n, dtype=torch.int64))   # actions taken in this episode
+        self.started = self.register("started", torch.ones(n, dtype=torch.bool))     # the observation is the first of an episode
         self.ended = self.register("ended", torch.zeros(n, dtype=torch.bool))        # the last step ended the episode
 
     # --- what a task fills in --------------------------------------------------------------------------------------
 
     def start(self, mask: Tensor | None) -> None:
-        """Start new episodes where `mask` [N] is true (None: everywhere), in place. `elapsed` is 0 and `key` new already."""
+        """Start new episodes where `mask` [N] is true (None: everywhere), in place. `elapsed` and `key` are set already."""
         raise NotImplementedError
 
     def advance(self, action: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """One step, in place: reward [N] float32, terminated [N], truncated [N]. `elapsed` counts this action already.
+        """One step, in place: reward [N] float32, terminated [N], truncated [N]. `elapsed` includes this action.
 
-        Where an episode has ended and the caller steps on, anything may come out, but no error.
+        For envs that are stepped after their episode has ended, results do not matter, but there must be no error.
         """
         raise NotImplementedError
 
     def observe(self) -> Any:
-        """The observation of the present state: new tensors."""
+        """The observation of the current state, as new tensors."""
         raise NotImplementedError
 
     def success(self) -> Tensor | None:
-        """Whether the episode, if it ended now, was a success [N]; None: the task does not know success."""
+        """Whether the episode would be a success if it ended now [N]; None: the task does not define success."""
         return None
 
     def extra_info(self) -> dict[str, Any]:
-        """What else `info` of a step should hold, read before finished episodes start anew: new tensors [N, ...]."""
+        """More entries for `info` of a step: new tensors [N, ...], read before finished episodes restart."""
         return {}
 
     def inject(self, layout: dict[str, Any]) -> None:
-        """Replace what chance decided about the episodes that just started, e.g. by recorded decks; see `layout` for the names."""
+        """Replace what was drawn at random for the episodes that just started, e.g. by recorded decks; `self.layout` has the names."""
         raise NotImplementedError
 
     def prepare(self, seed: int) -> None:
-        """Draw what a run seed decides once for all episodes (before the first `start`).
+        """Draw what a run's seed determines once for all episodes; called before the first `start`.
 
-        Where each env was given a seed of its own, `self.seeds` [N] has them (`seed` is the first), and `self.indices` [N] are the
-        envs' numbers under it; both are on the CPU.
+        `self.seeds` [N] are the seeds of the envs (`seed` is the first), `self.indices` [N] the numbers of the envs under their seed;
+        both are on the CPU.
         """
 
-    # --- the surface -----------------------------------------------------------------------------------------------
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        """What a person sees of env i: blocks of `envs.render.blocks`, shown below each other. Default: the observation.
+
+        hidden: include what the agent cannot see; without it, the scene must depend on the observation only.
+        """
+        from .render.observation import observation_scene
+
+        return observation_scene(self, i)
+
+    # --- interface -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def action_names(cls) -> dict[int, str]:
+        """Names of actions, for those that have one: {0: "left", 1: "right"}."""
+        return dict(cls.keys.values())
 
     @property
     def unwrapped(self) -> BatchedEnv:
@@ -130,21 +148,21 @@ class BatchedEnv:
     def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start new episodes. seed: an int for the batch, or one for each env (then env i equals a single env with that seed).
 
-        Without a seed the streams go on: the next episodes are new ones. options: `reset_mask` [N] bool restarts only those envs;
-        `layout` {name: values} replaces what chance would decide, for replays (names: `env.layout`).
+        Without a seed the random streams continue with new episodes. options: `reset_mask` [N] bool restarts only those envs;
+        `layout` {name: values} replaces what would be drawn at random, for replays (`env.layout` has the names).
         """
         options = dict(options or {})
         mask, layout = options.pop("reset_mask", None), options.pop("layout", None)
         if options:
             raise ValueError(f"unknown reset options {sorted(options)}; known are reset_mask and layout")
         if mask is not None and seed is not None:
-            raise ValueError("a seed decides about all envs, so it does not go with reset_mask; reset all of them, or leave out the seed")
+            raise ValueError("seed applies to all envs and cannot be combined with reset_mask; leave out one of them")
         if mask is not None:
             mask = torch.as_tensor(mask, device=self.device)
             if mask.dtype != torch.bool or mask.shape != (self.num_envs,):
                 raise ValueError(f"reset_mask must be [{self.num_envs}] bool, got {list(mask.shape)} {mask.dtype}")
             if self._fresh:
-                raise ValueError("reset_mask needs envs that were reset before; call reset() once without it")
+                raise ValueError("reset_mask needs envs that were reset before; call reset() without it first")
         if layout is not None and (not layout or set(layout) - set(self.layout)):
             raise ValueError(f"layout must hold some of {list(self.layout)} for {type(self).__name__}, got {sorted(layout)}")
         before = None if layout is None else (self.get_state(), self._fresh)
@@ -163,7 +181,7 @@ class BatchedEnv:
         return self.observe(), {}
 
     def step(self, action: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
-        """Step every env: obs, reward [N], terminated [N], truncated [N], info. Tensors are new ones, none is written to later."""
+        """Step every env: obs, reward [N], terminated [N], truncated [N], info. All tensors are new; none is written to later."""
         if self._fresh:
             raise RuntimeError("step() before reset(): call reset(seed=...) first")
         action = self._checked_action(action)
@@ -199,13 +217,13 @@ class BatchedEnv:
         return obs, reward, terminated, truncated, info
 
     def get_state(self) -> dict[str, Tensor]:
-        """Everything that decides the future, as a copy: {name: tensor}. With `set_state` it is a checkpoint."""
+        """A copy of the complete state, random streams included: {name: tensor}. `set_state` restores it."""
         return {name: getattr(self, name).clone() for name in self._names}
 
     def set_state(self, state: dict[str, Tensor]) -> Any:
-        """Go back to a state of `get_state`, of this env or one built the same way, on any device. Returns the observation."""
+        """Restore a state from `get_state` of this env or one built the same way, on any device. Returns the observation."""
         if set(state) != set(self._names):
-            raise ValueError(f"state must hold {self._names}, got {sorted(state)}; use what get_state() of such an env gave")
+            raise ValueError(f"state must hold {self._names}, got {sorted(state)}; pass what get_state() of such an env returned")
         for name in self._names:
             mine = getattr(self, name)
             if state[name].shape != mine.shape or state[name].dtype != mine.dtype:
@@ -217,7 +235,7 @@ class BatchedEnv:
         return self.observe()
 
     def render(self) -> Any:
-        """Env 0 as `render_mode` says: a text or an RGB array."""
+        """Env 0 as text (render_mode "ansi") or as an RGB array (render_mode "rgb_array")."""
         if self.render_mode is None:
             raise ValueError("render() needs a render_mode; pass render_mode='ansi' or 'rgb_array' when making the env")
         from . import render
@@ -233,7 +251,7 @@ class BatchedEnv:
     # --- for tasks -------------------------------------------------------------------------------------------------
 
     def register(self, name: str, value: Tensor) -> Tensor:
-        """Make `value` part of the state. Write to it in place only: CUDA graphs remember where it lies."""
+        """Make `value` part of the state. Write to it in place only: CUDA graphs keep its address."""
         value = value.to(self.device).contiguous()
         self._names.append(name)
         setattr(self, name, value)
@@ -244,24 +262,24 @@ class BatchedEnv:
         return self.register(name, torch.zeros(self.num_envs, *shape, dtype=dtype))
 
     def counter(self, slot: int | Tensor = 0) -> Tensor:
-        """Counters [N] for random numbers, one for each env, episode, step and slot < SLOTS."""
+        """Counters [N] for random numbers, different for each env, episode, step and slot < SLOTS."""
         counter = torch.add(self.key, self.elapsed, alpha=SLOTS)
         return counter if isinstance(slot, int) and slot == 0 else counter + slot
 
     def counters(self, n: int) -> Tensor:
-        """[N, n] of them, slots 0 to n - 1."""
+        """Counters [N, n] of slots 0 to n - 1."""
         return self.counter()[:, None] + self.count(n)
 
     def count(self, n: int) -> Tensor:
-        """0 .. n - 1 [n], made once."""
+        """0 .. n - 1 [n], cached."""
         if n not in self._counts:
             self._counts[n] = torch.arange(n, device=self.device)
         return self._counts[n]
 
-    # --- inner works -----------------------------------------------------------------------------------------------
+    # --- internals -------------------------------------------------------------------------------------------------
 
     def _worth_it(self, mask: Tensor) -> bool:
-        """Whether to spend work on the envs in `mask`: asking costs a GPU more than doing it."""
+        """Whether to do work for the envs in `mask`. Always true on a GPU: looking at the mask would cost more than the work."""
         return self.device.type != "cpu" or bool(mask.any())
 
     def _restart(self, mask: Tensor) -> None:
@@ -269,7 +287,7 @@ class BatchedEnv:
         self._begin(mask)
 
     def _inject(self, layout: dict[str, Any], mask: Tensor | None, before: dict[str, Tensor], fresh: bool) -> None:
-        """`inject` for the envs in `mask` alone; if it refuses, everything is as it was `before` the reset."""
+        """`inject` for the envs in `mask` only; if it raises, the state `before` the reset is restored."""
         drawn = self.get_state()
         try:
             self.inject(layout)
@@ -294,7 +312,7 @@ class BatchedEnv:
             seeds, envs = torch.tensor(self._seed), torch.arange(self.first_env, self.first_env + self.num_envs)
         else:
             if len(seed) != self.num_envs:
-                raise ValueError(f"seed must be an int or one for each of {self.num_envs} envs, got {len(seed)} of them")
+                raise ValueError(f"seed must be an int or one for each of {self.num_envs} envs, got {len(seed)}")
             seeds = torch.tensor([_checked_seed(s) for s in seed], dtype=torch.int64)
             envs = torch.zeros(self.num_envs, dtype=torch.int64)
             self._seed = int(seeds[0])
@@ -306,14 +324,14 @@ class BatchedEnv:
         space = self.single_action_space
         if not isinstance(action, Tensor):
             action = torch.as_tensor(np.asarray(action))
-        action = action.detach()             # the state must not carry a graph
+        action = action.detach()             # the state must not hold an autograd graph
         shape = (self.num_envs, *(space.shape or ()))
         if action.shape != shape:
-            raise ValueError(f"action must have the shape {list(shape)}, got {list(action.shape)}")
+            raise ValueError(f"action must have shape {list(shape)}, got {list(action.shape)}")
         whole = not isinstance(space, gymnasium.spaces.Box)
         if whole and (action.is_floating_point() or action.dtype == torch.bool):
-            raise TypeError(f"action must be of whole numbers for {space}, got {action.dtype}")
-        action = action.to(self.device, torch.int64 if whole else None)      # gather and scatter take no other index
+            raise TypeError(f"action must hold whole numbers for {space}, got {action.dtype}")
+        action = action.to(self.device, torch.int64 if whole else None)      # gather and scatter need int64
         if self.validate:
             self._check_range(action, space)
         return action
@@ -331,7 +349,7 @@ class BatchedEnv:
 
 
 def positive(name: str, value: Any) -> int:
-    """A whole number of at least 1."""
+    """Check that `value` is a whole number >= 1, and return it."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
     if value < 1:
@@ -340,14 +358,14 @@ def positive(name: str, value: Any) -> int:
 
 
 def check_length(name: str, steps: int) -> int:
-    """A number of steps that an episode can have."""
+    """Check that an episode can have this many steps, and return it."""
     if positive(name, steps) > LONGEST:
         raise ValueError(f"{name} must be at most {LONGEST}, got {steps}")
     return int(steps)
 
 
 def assign(target: Tensor, mask: Tensor | None, value: Any) -> None:
-    """target[mask] = value in place, without waiting for a GPU; mask [N] or None for all; value a number or a tensor like target."""
+    """target[mask] = value in place, without waiting for a GPU. mask: [N] or None for all. value: a number, or a tensor like target."""
     if isinstance(value, Tensor):
         target.copy_(value if mask is None else torch.where(_like(mask, target), value, target))
     elif mask is None:

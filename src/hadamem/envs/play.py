@@ -1,4 +1,4 @@
-"""Play a task by hand in a terminal: see what the agent sees, and find out how hard it is to remember."""
+"""Play a task by hand in a terminal, seeing what the agent sees."""
 
 from __future__ import annotations
 
@@ -12,16 +12,7 @@ from gymnasium import Space, spaces
 from . import render
 from .foreign import AdaptedEnv
 from .registry import TASKS, make
-from .render_scenes import row, told
 
-SUIT_KEYS = {"s": (0, "spades"), "d": (1, "diamonds"), "c": (2, "clubs"), "h": (3, "hearts")}
-KEYS: dict[str, dict[str, tuple[int, str]]] = {      # of a class: key -> action and what it means
-    "Autoencode": SUIT_KEYS, "RepeatFirst": SUIT_KEYS, "RepeatPrevious": SUIT_KEYS,
-    "CartPole": {"a": (0, "left"), "d": (1, "right")},
-    "HigherLower": {"h": (0, "higher"), "l": (1, "lower")},
-    "Rooms": {"w": (0, "up"), "s": (1, "down"), "a": (2, "left"), "d": (3, "right")},
-    "TMaze": {"w": (1, "up"), "s": (3, "down"), "a": (2, "left"), "d": (0, "right")},
-}
 QUIT, HELP, RESTART = ("q", "quit"), ("?", "help"), ("r", "restart")
 
 
@@ -29,7 +20,7 @@ def play(name: str, *, seed: int | None = None, options: Mapping[str, Any] | Non
          source: TextIO | None = None, out: TextIO | None = None) -> None:
     """Play episodes of a task until the player quits or the input ends.
 
-    hidden: show the whole state, not only what the agent sees. source, out: files instead of the terminal.
+    hidden: show the whole state, not only what the agent sees. source, out: files to use instead of the terminal.
     """
     source, out = source or sys.stdin, out or sys.stdout
     env = make(name, 1, autoreset_mode="disabled", seed=seed, validate=True, **(options or {}))
@@ -42,7 +33,7 @@ def play(name: str, *, seed: int | None = None, options: Mapping[str, Any] | Non
 class _Game:
     def __init__(self, env: Any, hidden: bool, source: TextIO, out: TextIO):
         self.env, self.hidden, self.source, self.out = env, hidden, source, out
-        self.keys = next((KEYS[cls.__name__] for cls in type(env).__mro__ if cls.__name__ in KEYS), {})
+        self.keys = env.unwrapped.keys
         self.colour = out.isatty()
 
     def run(self, title: str) -> None:
@@ -53,7 +44,7 @@ class _Game:
         self.say("bye")
 
     def episode(self) -> bool:
-        """One episode; whether there may be another."""
+        """Play one episode. Returns False if the player quits."""
         env = self.env
         obs, _ = env.reset()
         total = 0.0
@@ -81,9 +72,9 @@ class _Game:
             self.say(f"reward {float(reward[0]):+.4g}, so far {total:+.4g}")
             if over:
                 break
-        success = f", {'a success' if bool(info['success'][0]) else 'no success'}" if "success" in info else ""
-        how = "over" if bool(terminated[0]) else "cut off"
-        self.say(f"the episode is {how} after {int(env.elapsed[0])} steps: return {total:+.4g}{success}")
+        success = f", {'success' if bool(info['success'][0]) else 'no success'}" if "success" in info else ""
+        how = "terminated" if bool(terminated[0]) else "truncated"
+        self.say(f"episode {how} after {int(env.elapsed[0])} steps: return {total:+.4g}{success}")
         line = self.ask("Enter for another episode, q to quit> ")
         return line is not None and line.lower() not in QUIT
 
@@ -94,14 +85,14 @@ class _Game:
         else:
             shown = self.env.render()
             self.say(shown if isinstance(shown, str) else render.text(self.env))
-        self.say(f"the agent sees: {told(row(obs, 0))}")
+        self.say(f"the agent sees: {render.format_value(render.row(obs, 0))}")
 
     def how(self) -> str:
-        """How to act."""
-        return f"actions: {_choices(self.env.single_action_space, self.keys)}; r restarts, ? helps, q quits"
+        """The help line."""
+        return f"actions: {_choices(self.env.single_action_space, self.keys)}; r restarts, ? shows this help, q quits"
 
     def actions(self, line: str) -> list[np.ndarray]:
-        """The actions a line stands for: several keys or numbers of one-number actions are taken one after the other."""
+        """The actions in a line. For Discrete actions a line may hold several keys or numbers, taken one after the other."""
         space, words = self.env.single_action_space, line.lower().replace(",", " ").split()
         if isinstance(space, spaces.Discrete):
             letters = [letter for word in words for letter in (word if not word.isdigit() else [word])]
@@ -114,14 +105,14 @@ class _Game:
             chosen = [_shaped(words, space, int)]
         for action in chosen:
             if not isinstance(space, spaces.Box) and not space.contains(action.astype(space.dtype)):
-                raise ValueError(f"{line!r} is no action here; type {_choices(space, self.keys)}")
+                raise ValueError(f"{line!r} is not an action; type {_choices(space, self.keys)}")
         return chosen
 
     def ask(self, prompt: str) -> str | None:
         print(prompt, end="", file=self.out, flush=True)
         line = self.source.readline()
         if not self.source.isatty():
-            print(line.rstrip("\n"), file=self.out)      # so that a saved game can be read
+            print(line.rstrip("\n"), file=self.out)      # so that the output of a scripted game is complete
         return line.strip() if line else None
 
     def say(self, words: str) -> None:
@@ -147,7 +138,7 @@ def _whole(word: str, line: str) -> int:
     try:
         return int(word)
     except ValueError:
-        raise ValueError(f"{line!r} is no action here; ? tells which there are") from None
+        raise ValueError(f"{line!r} is not an action; type ? for help") from None
 
 
 def _shaped(words: list[str], space: Space[Any], kind: type) -> np.ndarray:
@@ -155,7 +146,7 @@ def _shaped(words: list[str], space: Space[Any], kind: type) -> np.ndarray:
     try:
         values = [kind(word) for word in words]
     except ValueError:
-        raise ValueError(f"{' '.join(words)!r} is no action here; type {_choices(space, {})}") from None
+        raise ValueError(f"{' '.join(words)!r} is not an action; type {_choices(space, {})}") from None
     if len(values) != size or not np.isfinite(values).all():
-        raise ValueError(f"{' '.join(words)!r} is no action here; type {_choices(space, {})}")
+        raise ValueError(f"{' '.join(words)!r} is not an action; type {_choices(space, {})}")
     return np.array(values, dtype=space.dtype).reshape(space.shape or ())

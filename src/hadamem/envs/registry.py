@@ -1,4 +1,4 @@
-"""Tasks by name: `make`, `list_envs`. A task is a line in its family's table."""
+"""Tasks by name: `make`, `list_envs`, `register_env`. The table at the top has one line per task."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from .base import BatchedEnv
 
 
 class Task(NamedTuple):
-    """How to build a task: `module:Class` of this package, its options, and a line of text."""
+    """How to build a task: its class, or "module:Class" (a module that starts with a dot is relative to this package); options; a text."""
 
-    target: str
+    target: str | type[BatchedEnv]
     options: Mapping[str, Any]
     text: str
 
     def find(self) -> type[BatchedEnv]:
+        if not isinstance(self.target, str):
+            return self.target
         module, _, name = self.target.partition(":")
-        return getattr(importlib.import_module(f".{module}", __package__), name)
+        return getattr(importlib.import_module(module, __package__), name)
 
     def build(self, num_envs: int, **options: Any) -> BatchedEnv:
         return self.find()(num_envs, **{**self.options, **options})
@@ -30,47 +32,60 @@ class Task(NamedTuple):
 TASKS: dict[str, Task] = {}
 
 
+def register_env(name: str, target: str | type[BatchedEnv], options: Mapping[str, Any] | None = None, text: str = "") -> None:
+    """Make a task known to `make`, `list_envs`, `play` and training under `name`.
+
+    target: a subclass of `BatchedEnv`, or "package.module:Class", which is imported when first needed. options: defaults for its
+    constructor. text: one line for `hadamem list envs`.
+    """
+    if name in TASKS:
+        raise ValueError(f"name {name!r} is registered already; choose another one")
+    if not isinstance(target, str) and not (isinstance(target, type) and issubclass(target, BatchedEnv)):
+        raise TypeError(f"target must be a BatchedEnv class or 'package.module:Class', got {target!r}; "
+                        "a Gymnasium env needs no registration here: pass it to hm.envs.adapt or hm.train")
+    TASKS[name] = Task(target, dict(options or {}), text)
+
+
 def _levels(name: str, target: str, text: str, table: str = "LEVELS") -> None:
-    """POPGym's three levels of one family, from a table of its module."""
-    levels = getattr(importlib.import_module(f".{target.partition(':')[0]}", __package__), table)
-    for level, options in levels.items():
-        TASKS[f"popgym/{name}{level}"] = Task(target, options, text)
+    """Register POPGym's three levels of one task, from a table in its module."""
+    for level, options in getattr(importlib.import_module(target.partition(":")[0], __package__), table).items():
+        register_env(f"popgym/{name}{level}", target, options, text)
 
 
-_levels("Autoencode", "autoencode:Autoencode", "watch a deck of cards, then recite their suits in reverse")
-_levels("Battleship", "battleship:Battleship", "sink all ships by shots, told of each only whether it hit")
-_levels("Concentration", "concentration:Concentration", "cards lie face down: turn two at a time and find all pairs")
-_levels("CountRecall", "count_recall:CountRecall", "say how many cards of the class asked for have been shown")
-_levels("HigherLower", "higher_lower:HigherLower", "guess whether the next card is higher or lower")
-_levels("MineSweeper", "minesweeper:MineSweeper", "uncover all cells but the mines, shown only the last one")
-_levels("MultiarmedBandit", "multiarmed_bandit:MultiarmedBandit", "find the arm that pays best and stay with it")
-_levels("RepeatFirst", "repeat_first:RepeatFirst", "say the suit of the first card, over and over")
-_levels("RepeatPrevious", "repeat_previous:RepeatPrevious", "say the suit of the card shown k - 1 cards ago")
-_levels("PositionOnlyCartPole", "cartpole:CartPole", "balance a pole, seeing positions but no speeds", "POSITION_LEVELS")
-_levels("VelocityOnlyCartpole", "cartpole:CartPole", "balance a pole, seeing speeds but no positions", "VELOCITY_LEVELS")
-_levels("NoisyPositionOnlyCartPole", "cartpole:CartPole", "balance a pole, seeing positions through noise", "NOISY_LEVELS")
-_levels("PositionOnlyPendulum", "pendulum:Pendulum", "swing a pendulum up, seeing its angle but no speed", "POSITION_LEVELS")
-_levels("NoisyPositionOnlyPendulum", "pendulum:Pendulum", "swing a pendulum up, seeing its angle through noise", "NOISY_LEVELS")
+_levels("Autoencode", ".games.autoencode:Autoencode", "watch a deck of cards, then name their suits in reverse order")
+_levels("Battleship", ".games.battleship:Battleship", "sink all ships, seeing only whether the last shot hit")
+_levels("Concentration", ".games.concentration:Concentration", "cards lie face down: turn two at a time and find all pairs")
+_levels("CountRecall", ".games.count_recall:CountRecall", "say how many cards of the class asked for have been shown")
+_levels("HigherLower", ".games.higher_lower:HigherLower", "guess whether the next card is higher or lower")
+_levels("MineSweeper", ".games.minesweeper:MineSweeper", "uncover all cells without mines, seeing only the last number")
+_levels("MultiarmedBandit", ".games.multiarmed_bandit:MultiarmedBandit", "find the arm that pays most often and keep pulling it")
+_levels("RepeatFirst", ".games.repeat_first:RepeatFirst", "say the suit of the first card at every step")
+_levels("RepeatPrevious", ".games.repeat_previous:RepeatPrevious", "say the suit of the card shown k - 1 cards ago")
+_levels("PositionOnlyCartPole", ".games.cartpole:CartPole", "balance a pole, seeing positions but no speeds", "POSITION_LEVELS")
+_levels("VelocityOnlyCartpole", ".games.cartpole:CartPole", "balance a pole, seeing speeds but no positions", "VELOCITY_LEVELS")
+_levels("NoisyPositionOnlyCartPole", ".games.cartpole:CartPole", "balance a pole, seeing positions with noise", "NOISY_LEVELS")
+_levels("PositionOnlyPendulum", ".games.pendulum:Pendulum", "swing a pendulum up, seeing its angle but no speed", "POSITION_LEVELS")
+_levels("NoisyPositionOnlyPendulum", ".games.pendulum:Pendulum", "swing a pendulum up, seeing its angle with noise", "NOISY_LEVELS")
 
-TASKS["Wind"] = Task("meta:Wind", {}, "reach a goal although a hidden wind blows")
-TASKS["PointRobot"] = Task("meta:PointRobot", {}, "find a hidden goal in the plane, then go there again")
-TASKS["PointRobotDense"] = Task("meta:PointRobot", dict(dense=True), "go to a hidden goal that pays by distance")
-TASKS["VisualMatch"] = Task("visual_match:VisualMatch", {}, "see a colour, pick apples for long, then walk to the object of that colour")
-TASKS["KeyToDoor"] = Task("key_to_door:KeyToDoor", {}, "fetch a key, pick apples for long, then open the door")
-TASKS["TMaze"] = Task("tmaze:TMaze", {}, "a cue at the start of a corridor says which way to turn at its end")
-TASKS["TMazeActive"] = Task("tmaze:TMaze", dict(active=True), "the same, but the cue lies behind the start")
+register_env("Wind", ".games.wind:Wind", {}, "reach a goal although a hidden wind blows")
+register_env("PointRobot", ".games.point_robot:PointRobot", {}, "find a hidden goal in the plane, then go there again")
+register_env("PointRobotDense", ".games.point_robot:PointRobot", dict(dense=True), "go to a hidden goal; a step costs the distance to it")
+register_env("VisualMatch", ".games.visual_match:VisualMatch", {}, "see a colour, pick apples, then walk to the object of that colour")
+register_env("KeyToDoor", ".games.key_to_door:KeyToDoor", {}, "take a key, pick apples, then open the door")
+register_env("TMaze", ".games.tmaze:TMaze", {}, "a cue at the start of a corridor shows which way to turn at its end")
+register_env("TMazeActive", ".games.tmaze:TMaze", dict(active=True), "like TMaze, but the cue is one step behind the start")
 
 
 def list_envs() -> list[str]:
-    """The names that `make` knows."""
+    """The names of all registered tasks."""
     return list(TASKS)
 
 
 def make(name: str, num_envs: int = 1, **options: Any) -> BatchedEnv:
-    """A batched task by name, e.g. make("popgym/AutoencodeEasy", num_envs=64, device="cuda", seed=0).
+    """Make a batched task by name, e.g. make("popgym/AutoencodeEasy", num_envs=64, device="cuda", seed=0).
 
-    Options go to the task and to `BatchedEnv`. Other names that Gymnasium knows, e.g. "CartPole-v1", are adapted (see `adapt`), and so is
-    a Gymnasium env of your own: "package.module:Class".
+    Options go to the task and to `BatchedEnv`. Gymnasium ids such as "CartPole-v1", and your own Gymnasium env as "package.module:Class",
+    are adapted (see `adapt`).
     """
     if name not in TASKS:
         return _make_foreign(name, num_envs, options)
@@ -84,7 +99,7 @@ def make(name: str, num_envs: int = 1, **options: Any) -> BatchedEnv:
 
 
 def _options(task: Task) -> list[str]:
-    """Names of a task's options: its own first."""
+    """Names of a task's options: its own first, then those of its base classes."""
     found: list[str] = []
     for cls in task.find().__mro__:
         for parameter in inspect.signature(cls.__init__).parameters.values():      # type: ignore[misc]
@@ -94,26 +109,27 @@ def _options(task: Task) -> list[str]:
 
 
 def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedEnv:
-    """An env that Gymnasium knows; a task of ours under its Gymnasium id is made directly."""
+    """Make an env by its Gymnasium id or as "module:Class". A task of ours under its Gymnasium id is made directly."""
     from . import foreign
 
     own, missing = _find_class(name)
+    if isinstance(own, type) and issubclass(own, BatchedEnv):
+        return own(num_envs, **options)
     if own is not None:
         return foreign.adapt(own, num_envs, **options)
     try:
         spec = foreign.find_spec(name)
-    except (ValueError, ImportError, TypeError) as error:      # the last: of the user's module
+    except (ValueError, ImportError, TypeError) as error:      # TypeError: raised by the user's module
         near = difflib.get_close_matches(name, TASKS, n=3)
-        hint = (f"as 'module:Class' it is not there: {missing}" if missing else f"did you mean {' or '.join(near)}?" if near else
-                "hm.envs.list_envs() names ours, an env class of your own is 'module:Class' (for a run of a script's class, too: "
-                f"--env module:Class), and {error}")
+        hint = (f"it was not found as 'module:Class': {missing}" if missing else f"did you mean {' or '.join(near)}?" if near else
+                f"hm.envs.list_envs() lists the tasks here, your own env class is 'module:Class' (also as --env module:Class), and {error}")
         raise ValueError(f"unknown env {name!r}; {hint}") from error
     ours = spec.kwargs.get("task") if spec.namespace == "hadamem" else None
     return foreign.adapt(name, num_envs, **options) if ours is None else make(ours, num_envs, **options)
 
 
 def _find_class(name: str) -> tuple[Any, str]:
-    """What makes the env "package.module:Class". Else None, and what is missing, if that is such a name and no id of Gymnasium's."""
+    """The callable that "package.module:Class" names, and "". If there is none: None, and the reason if `name` has that form."""
     module, _, path = name.partition(":")
     try:
         found = lookup.find(name)

@@ -1,4 +1,4 @@
-"""Observations may be tensors or tuples and dicts of them: the few operations on such trees."""
+"""Operations on observations, which may be tensors or (nested) tuples and dicts of tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def apply(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """fn on every leaf, with the leaves of `others` at the same place beside it."""
+    """fn on every leaf; leaves of `others` at the same place are passed as further arguments."""
     if isinstance(tree, dict):
         return {key: apply(fn, value, *(other[key] for other in others)) for key, value in tree.items()}
     if isinstance(tree, tuple):
@@ -26,5 +26,5 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def where(mask: Tensor, a: Any, b: Any) -> Any:
-    """Leaves [N, ...] of `a` where mask [N] is true, of `b` elsewhere."""
-    return apply(lambda x, y: torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y), a, b)
+    """Leaves [*lead, ...] of `a` where mask [*lead] is true, of `b` elsewhere."""
+    return apply(lambda x, y: torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, y), a, b)

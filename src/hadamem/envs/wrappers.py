@@ -1,4 +1,4 @@
-"""Wrappers of batched envs: what a network needs beside the bare observation. Plain tensor ops, so `step` stays fit for CUDA graphs.
+"""Wrappers of batched envs that add what a network needs besides the observation. Plain tensor ops, so that CUDA graphs work.
 
 `wrap(env)` applies the usual ones: previous action, first-step flag, then everything as one float vector.
 """
@@ -18,13 +18,14 @@ from torch import Tensor
 
 from . import trees
 from .base import BatchedEnv, positive
-from .features import FIRST_STEP, PREVIOUS_ACTION, FeatureMap, action_dtype, appended, appended_space
-from .features import null_action as find_null
+from .features import FIRST_STEP, PREVIOUS_ACTION, FeatureMap
+from .spaces import action_dtype, appended, appended_space
+from .spaces import null_action as find_null
 
 
 def wrap(env: BatchedEnv | Wrapper, *, previous_action: bool = True, first_step: bool = True, features: bool = True,
          scale_images: bool = False) -> BatchedEnv | Wrapper:
-    """`env` with its previous action and a first-step flag in the observation, as one float32 vector [N, F]. Each can be left out."""
+    """Add the previous action and a first-step flag to observations and make them one float32 vector [N, F]. Each part is optional."""
     if previous_action:
         env = PreviousAction(env)
     if first_step:
@@ -33,17 +34,17 @@ def wrap(env: BatchedEnv | Wrapper, *, previous_action: bool = True, first_step:
 
 
 class Wrapper:
-    """A batched env around another: everything is the inner one's but what a subclass changes."""
+    """Base class: passes everything through to the wrapped env."""
 
     def __init__(self, env: BatchedEnv | Wrapper):
         if not isinstance(env, (BatchedEnv, Wrapper)):
-            raise TypeError(f"env must be a batched env, got {type(env).__name__}; hm.envs.adapt(env) makes one of a Gymnasium env")
+            raise TypeError(f"env must be a batched env, got {type(env).__name__}; use hm.envs.adapt(env) for a Gymnasium env")
         self.env = env
         self.single_observation_space: gymnasium.Space[Any] = env.single_observation_space
         self.single_action_space: gymnasium.Space[Any] = env.single_action_space
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "env":      # also: no endless search in a copy that has no attributes yet
+        if name.startswith("_") or name == "env":      # "env": a copy has no attributes yet, and this would recurse
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
         return getattr(self.env, name)
 
@@ -90,14 +91,14 @@ class Wrapper:
 
 
 class ObservationWrapper(Wrapper):
-    """A wrapper that changes observations, those in `info["final_obs"]` too. Subclasses fill in `now` and `final`."""
+    """A wrapper that changes observations, including `info["final_obs"]`. Subclasses define `now` and `final`."""
 
     def now(self, obs: Any, action: Any) -> Any:
-        """The observation to show; action: the one just taken, None after a reset or `set_state`."""
+        """The changed observation. action: the one just taken; None after `reset` or `set_state`."""
         raise NotImplementedError
 
     def final(self, obs: Any, action: Any) -> Any:
-        """The same for the last observation of an episode: never its first one."""
+        """The same for the last observation of an episode."""
         raise NotImplementedError
 
     def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -108,7 +109,7 @@ class ObservationWrapper(Wrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         final = info.get("final_obs")
         shown = self.now(obs, action)
-        if final is not None:      # the very same object: no env started anew, so what is shown is the same as well
+        if final is not None:      # the same object: no episode ended, so the changed observation is the same too
             info = {**info, "final_obs": shown if final is obs else self.final(final, action)}
         return shown, reward, terminated, truncated, info
 
@@ -117,7 +118,7 @@ class ObservationWrapper(Wrapper):
 
 
 class PreviousAction(ObservationWrapper):
-    """Adds the action that led to the observation; to a first observation the null action: 0, or the lowest where 0 is not allowed.
+    """Adds the action that led to the observation. First observations get the null action: 0, or the lowest if 0 is not allowed.
 
     Tuples and dicts get one more entry (`prev_action`), anything else becomes a tuple (obs, action).
     """
@@ -132,10 +133,10 @@ class PreviousAction(ObservationWrapper):
         space = self.single_action_space
         null = find_null(space) if null_action is None else np.asarray(null_action)
         if null.shape != (space.shape or ()):
-            raise ValueError(f"null_action must have the shape {list(space.shape or ())} of {space}, got {list(null.shape)}")
+            raise ValueError(f"null_action must have shape {list(space.shape or ())} for {space}, got {list(null.shape)}")
         self.dtype = action_dtype(space)
         self.null = torch.as_tensor(null, dtype=self.dtype, device=self.device).expand(self.num_envs, *null.shape)
-        self.previous = self.null.clone()      # needed where a reset of some envs, or set_state, shows all observations again
+        self.previous = self.null.clone()      # for a reset of some envs and for set_state, which return all observations again
         self.single_observation_space = appended_space(env.single_observation_space, space, PREVIOUS_ACTION)
 
     def now(self, obs: Any, action: Any) -> Any:
@@ -158,7 +159,7 @@ class PreviousAction(ObservationWrapper):
         return self.now(obs, None)
 
     def _tensor(self, action: Any) -> Tensor:
-        """A copy: the caller's own tensor may be overwritten by the next action."""
+        """A copy: the caller may overwrite its tensor with the next action."""
         action = action if isinstance(action, Tensor) else torch.as_tensor(np.asarray(action))
         return action.detach().to(self.device, self.dtype, copy=True)
 
@@ -166,7 +167,7 @@ class PreviousAction(ObservationWrapper):
 class FirstStep(ObservationWrapper):
     """Adds a flag (Discrete(2)): 1 at the first observation of an episode. POPGym calls this Antialias.
 
-    It tells the null action of a first observation from the action 0. Tuples and dicts get one more entry (`is_t0`).
+    It distinguishes the null action of a first observation from the action 0. Tuples and dicts get one more entry (`is_t0`).
     """
 
     def __init__(self, env: BatchedEnv | Wrapper):
@@ -181,9 +182,9 @@ class FirstStep(ObservationWrapper):
 
 
 class Features(ObservationWrapper):
-    """The observation as one float32 vector [N, F], in the order and with the values of `gymnasium.spaces.utils.flatten`.
+    """Makes observations one float32 vector [N, F], with the order and values of `gymnasium.spaces.utils.flatten`.
 
-    Discrete and MultiDiscrete entries are one-hot, boxes and bits are their numbers. scale_images: divide uint8 boxes by 255.
+    Discrete and MultiDiscrete entries become one-hot codes; boxes and bits keep their values. scale_images: divide uint8 boxes by 255.
     """
 
     def __init__(self, env: BatchedEnv | Wrapper, scale_images: bool = False):
@@ -198,7 +199,7 @@ class Features(ObservationWrapper):
 
 
 class DiscreteAction(Wrapper):
-    """MultiDiscrete actions as one number, counted in C order: [a, b] of sizes [A, B] is a * B + b. Discrete ones stay."""
+    """Takes MultiDiscrete actions as one number, in C order: [a, b] of sizes [A, B] is a * B + b. Discrete actions are unchanged."""
 
     def __init__(self, env: BatchedEnv | Wrapper):
         super().__init__(env)
@@ -211,10 +212,10 @@ class DiscreteAction(Wrapper):
             self.single_action_space = spaces.Discrete(math.prod(sizes))
             steps = [math.prod(sizes[i + 1:]) for i in range(len(sizes))]
             self.parts = torch.tensor(steps, device=self.device)                                    # [K]
-            self.sizes = torch.tensor([1 << 62, *sizes[1:]], device=self.device)                    # the first: errors stay visible
+            self.sizes = torch.tensor([1 << 62, *sizes[1:]], device=self.device)                    # actions out of range stay out of range
             self.start = torch.as_tensor(space.start.reshape(-1), device=self.device)
             columns = np.stack(np.unravel_index(np.arange(math.prod(sizes)), sizes), 1) + np.cumsum([0, *sizes[:-1]])
-            self.columns = torch.as_tensor(columns, device=self.device)                             # [A, K] into a mask of the parts
+            self.columns = torch.as_tensor(columns, device=self.device)                             # [A, K] places in a mask of the parts
             self.shape = space.shape
 
     def reset(self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -226,9 +227,9 @@ class DiscreteAction(Wrapper):
             return self.env.step(action)
         action = action if isinstance(action, Tensor) else torch.as_tensor(np.asarray(action))
         if action.shape != (self.num_envs,):
-            raise ValueError(f"action must have the shape [{self.num_envs}], got {list(action.shape)}")
+            raise ValueError(f"action must have shape [{self.num_envs}], got {list(action.shape)}")
         if action.is_floating_point() or action.dtype == torch.bool:
-            raise TypeError(f"action must be of whole numbers for {self.single_action_space}, got {action.dtype}")
+            raise TypeError(f"action must hold whole numbers for {self.single_action_space}, got {action.dtype}")
         action = action.to(self.device, torch.int64)[:, None]
         parts = torch.div(action, self.parts, rounding_mode="floor") % self.sizes + self.start
         obs, reward, terminated, truncated, info = self.env.step(parts.reshape(self.num_envs, *self.shape))
@@ -241,7 +242,7 @@ class DiscreteAction(Wrapper):
 
 
 class TimeLimit(Wrapper):
-    """Truncates episodes after `max_episode_steps` actions, or after fewer where the env has a shorter limit already."""
+    """Truncates episodes after `max_episode_steps` actions, or earlier if the env already has a shorter limit."""
 
     def __init__(self, env: BatchedEnv | Wrapper, max_episode_steps: int):
         super().__init__(env)

@@ -18,11 +18,13 @@ import torch
 from torch import Tensor
 
 from ..envs.base import BatchedEnv
-from ..envs.key_to_door import DOOR, KeyToDoor
-from ..envs.meta import PointRobot, Wind, release_tasks
-from ..envs.room_tables import APPLE_CELLS, DISTRACTOR
-from ..envs.rooms import Rooms
-from ..envs.visual_match import OBJECTS, VisualMatch
+from ..envs.games.key_to_door import DOOR, KeyToDoor
+from ..envs.games.point_robot import PointRobot
+from ..envs.games.room_tables import APPLE_CELLS, DISTRACTOR
+from ..envs.games.rooms import Rooms
+from ..envs.games.task_sets import release_tasks
+from ..envs.games.visual_match import OBJECTS, VisualMatch
+from ..envs.games.wind import Wind
 
 UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile)
 ROUNDING = 4e-16   # tolerance for goals on the unit circle: libraries round sines differently

@@ -160,6 +160,8 @@ class Policy:
             if isinstance(space, (spaces.Tuple, spaces.Dict)):
                 entries = list(space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces))
                 try:
+                    if isinstance(space, spaces.Tuple) and isinstance(value, (np.ndarray, Tensor)):
+                        value = [value[..., i] for i in range(value.shape[-1])]      # our Gymnasium envs pack tuples of Discrete spaces
                     parts = {key: read(inner, value[key], f"{where}[{key!r}]") for key, inner in entries}
                 except (KeyError, IndexError, TypeError) as error:
                     raise ValueError(f"{where} must be an observation of {space}, got {type(value).__name__}: {error!r}") from error

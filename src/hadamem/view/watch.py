@@ -18,9 +18,7 @@ import torch
 from gymnasium import spaces
 
 from .. import envs
-from ..envs import render_canvas as canvas
-from ..envs.play import KEYS
-from ..envs.render_scenes import told
+from ..envs import render
 from ..training.evaluate import begin, check_fit, check_seed
 
 LINGER = 1.5          # seconds that the last frame of an episode stays
@@ -63,7 +61,7 @@ def _episode(policy: Any, env: Any, start: tuple[Any, dict[str, Any]], determini
              view: Callable[[], Any]) -> Iterator[Frame]:
     obs, info = start
     state, reset = policy.initial_state(1, generator), True
-    names = next((dict(KEYS[cls.__name__].values()) for cls in type(env).__mro__ if cls.__name__ in KEYS), {})
+    names = env.action_names()
     total, over, steps = 0.0, False, 0
     while not over and steps < max_steps:
         seen = view()
@@ -127,12 +125,7 @@ def find_ffmpeg() -> str | None:
 
 def picture(frame: Frame) -> np.ndarray:
     """The view with its caption below it, [H, W, 3] uint8; sides are multiples of 16."""
-    view = frame.view
-    width = max(view.shape[1], NARROWEST)
-    strip = canvas.blank(width, 34)
-    scale = 2 if canvas.text_size(frame.caption)[0] + 28 <= width else 1
-    canvas.write(strip, 14, 8, frame.caption, canvas.INK, scale)
-    return canvas.stack([view, strip], [width], gap=0, margin=0)
+    return render.caption(frame.view, frame.caption, NARROWEST)
 
 
 def _write_gif(frames: Iterable[Frame], path: Path, fps: float) -> None:
@@ -178,7 +171,7 @@ def _fitted(image: np.ndarray, height: int, width: int) -> np.ndarray:
     """Cut or padded to the size of the first frame."""
     if image.shape[:2] == (height, width):
         return image
-    sheet = canvas.blank(width, height)
+    sheet = np.full((height, width, 3), render.PAPER, dtype=np.uint8)
     part = image[:height, :width]
     sheet[:part.shape[0], :part.shape[1]] = part
     return sheet
@@ -217,4 +210,4 @@ def _view(env: Any, text: bool, colour: bool) -> Any:
 
 def _in_words(action: Any, space: Any, names: Mapping[int, str]) -> str:
     value = action.cpu().numpy() if isinstance(action, torch.Tensor) else np.asarray(action)
-    return names.get(int(value), f"action {int(value)}") if isinstance(space, spaces.Discrete) else f"action {told(value)}"
+    return names.get(int(value), f"action {int(value)}") if isinstance(space, spaces.Discrete) else f"action {render.format_value(value)}"

@@ -1,4 +1,4 @@
-"""One swap of a Fisher-Yates shuffle in one kernel, for CUDA; `cards.swap` says what it does."""
+"""`cards.swap` as one CUDA kernel: one swap of a Fisher-Yates shuffle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..random.kernels import integer_below
-from ..random.triton import on
+from ...random.kernels import integer_below
+from ...random.triton import on
 
 
 @triton.jit

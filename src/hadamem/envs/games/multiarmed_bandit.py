@@ -1,4 +1,4 @@
-"""MultiarmedBandit (POPGym): find out which arm pays best, and stay with it."""
+"""MultiarmedBandit (POPGym): find the arm that pays most often, and keep pulling it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import torch
 from gymnasium.spaces import Discrete
 from torch import Tensor
 
-from .. import random
-from .base import BatchedEnv, assign, check_length, positive
+from ... import random
+from ..base import BatchedEnv, assign, check_length, positive
+from ..render.blocks import Bars, Block, Caption
 
 LEVELS = {"Easy": dict(num_arms=10, steps=200), "Medium": dict(num_arms=20, steps=400), "Hard": dict(num_arms=30, steps=600)}
 
 
 class MultiarmedBandit(BatchedEnv):
-    """Each episode gives every arm a chance to pay, uniform in [0, 1). An action pulls an arm: observation 1 and 1 / steps if it pays,
-    observation 0 and -1 / steps if not. Only the action tells which arm an observation is of. Truncated after `steps`.
+    """An action pulls an arm: observation 1 and reward 1 / steps if it pays, observation 0 and reward -1 / steps if not.
+
+    In each episode every arm has a probability to pay, drawn uniformly from [0, 1). The observation does not show which arm was pulled.
+    Truncated after `steps`.
     """
 
     layout = ("payouts",)
@@ -28,7 +31,7 @@ class MultiarmedBandit(BatchedEnv):
         self.steps = self.episode_steps = check_length("steps", steps)
         self.single_observation_space = Discrete(2)
         self.single_action_space = Discrete(positive("num_arms", num_arms))
-        self.payouts = self.zeros("payouts", num_arms, dtype=torch.float32)     # chance of each arm
+        self.payouts = self.zeros("payouts", num_arms, dtype=torch.float32)     # probability of each arm
         self.paid = self.zeros("paid")
 
     def start(self, mask: Tensor | None) -> None:
@@ -46,6 +49,12 @@ class MultiarmedBandit(BatchedEnv):
     def inject(self, layout: dict[str, Any]) -> None:
         payouts = torch.as_tensor(layout["payouts"], device=self.device)
         if payouts.shape != self.payouts.shape or not bool(((payouts >= 0) & (payouts <= 1)).all()):
-            raise ValueError(f"layout['payouts'] must be {list(self.payouts.shape)}: the chance of each arm, 0 to 1; got "
+            raise ValueError(f"layout['payouts'] must be {list(self.payouts.shape)}: the probability of each arm, 0 to 1; got "
                              f"{list(payouts.shape)}")
         self.payouts.copy_(payouts)
+
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        steps = int(self.elapsed[i])
+        word = "nothing pulled yet" if steps == 0 else "it paid" if int(self.paid[i]) else "it did not pay"
+        blocks: list[Block] = [Caption(f"step {steps} of {self.episode_steps}, {self.payouts.shape[1]} arms"), Caption(word, strong=True)]
+        return blocks + ([Caption("how often each arm pays:"), Bars(self.payouts[i].tolist())] if hidden else [])

@@ -1,4 +1,4 @@
-"""RepeatFirst (POPGym): say the suit of the very first card, over and over."""
+"""RepeatFirst (POPGym): say the suit of the first card at every step."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ import torch
 from gymnasium.spaces import Discrete
 from torch import Tensor
 
-from .cards import CardEnv
+from ..render.blocks import Block, Caption, Cards
+from .cards import SUIT_KEYS, CardEnv, suit
 
 LEVELS = {"Easy": dict(num_decks=1), "Medium": dict(num_decks=8), "Hard": dict(num_decks=16)}
 
 
 class RepeatFirst(CardEnv):
-    """Cards are shown one by one; the right answer is always the suit of the first. Each answer pays ±1 / (cards - 1); the episode ends
-    with the last card. Nothing marks the first card: without the start flag of a wrapper only its time gives it away.
+    """Cards are shown one by one; the right answer is always the suit of the first.
+
+    Each answer pays ±1 / (cards - 1); the episode ends with the last card. The observation does not mark the first card; the `FirstStep`
+    wrapper does.
     """
 
+    keys = SUIT_KEYS
     fixed_length, truncates = True, False
 
     def __init__(self, num_envs: int = 1, *, num_decks: int = 1, **options: Any):
@@ -34,3 +38,7 @@ class RepeatFirst(CardEnv):
 
     def observe(self) -> Tensor:
         return self.card.clone()
+
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        blocks: list[Block] = [self.count_caption(i), Cards([suit(self.card[i])])]
+        return blocks + ([Caption("the first card is always right:"), Cards([suit(self.deck[i, 0], lit=True)])] if hidden else [])

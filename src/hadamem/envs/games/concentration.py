@@ -10,19 +10,22 @@ import torch
 from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
-from .base import EPISODE, BatchedEnv, assign, positive
-from .cards import CARDS, CLASSES, checked_deck, classes, swap
+from ..base import EPISODE, BatchedEnv, assign, positive
+from ..render.blocks import Block, Caption, Card, Cards
+from .cards import CARDS, CLASSES, FACES, checked_deck, classes, swap
 
 LEVELS = {"Easy": dict(num_decks=1, kind="colors"), "Medium": dict(num_decks=2, kind="colors"), "Hard": dict(num_decks=1, kind="ranks")}
 
 
 class Concentration(BatchedEnv):
-    """An action turns the card at that place. Two in a row of one class (`kind`: "colors" or "ranks") and not the same card: they stay up,
-    for 2 / cards; else they are turned down again, for -2 / length. Turning a card that is up already costs 1 / length for each card in
-    play and ends the try. An observation shows the cards as they lie right after the turn, before a pair is judged; face-down cards
-    have the class after the last. Terminates when all cards are up, is truncated after `length` steps.
+    """An action turns the card at that place. Two turns in a row make a try.
 
-    The next episode's deck is shuffled while this one is played, a swap a step: an episode has at least as many steps as cards.
+    Two different cards of one class (`kind`: "colors" or "ranks") stay face up, for 2 / cards. Any other second card costs 2 / length, and
+    what was turned is turned down again. A card that is face up already costs 1 / length as the first of a try, and ends the try.
+    The observation holds the class at each place right after the turn, before the try is judged; face-down cards have the class after the
+    last. Terminates when all cards are face up, is truncated after `length` = `episode_steps` steps.
+
+    The next episode's deck is shuffled while this one is played, one swap per step: an episode has at least as many steps as cards.
     """
 
     layout = ("deck",)
@@ -39,15 +42,15 @@ class Concentration(BatchedEnv):
         self.episode_steps = math.ceil(2 * n - n / (2 * n - 1))
         self.ordered = classes(self.num_decks, kind).to(self.device)
         self.deck = self.register("deck", self.ordered.repeat(self.num_envs, 1))       # [N, cards]: the class at each place
-        self.spare = self.register("spare", self.deck.clone())                         # the next episode's, half shuffled
+        self.spare = self.register("spare", self.deck.clone())                         # the next episode's, partly shuffled
         self.up = self.zeros("up", n + 1, dtype=torch.bool)                            # pairs found; the last column is a dummy
-        self.shown = self.zeros("shown", 2)                                            # places turned now; n: none
-        self.first = self.zeros("first")                                               # place of a card that waits for its partner; n: none
-        self.found = self.zeros("found")                                               # cards that are up
-        self.swapped = self.zeros("swapped")                                           # swaps of the spare deck that are done
+        self.shown = self.zeros("shown", 2)                                            # places turned in this try; n: none
+        self.first = self.zeros("first")                                               # place of the first card of a try; n: none
+        self.found = self.zeros("found")                                               # cards that stay face up
+        self.swapped = self.zeros("swapped")                                           # swaps of the spare deck done so far
 
     def start(self, mask: Tensor | None) -> None:
-        if self.resetting:                      # called before the spare deck was ready
+        if self.resetting:                      # the spare deck is not ready: shuffle it now
             assign(self.spare, mask, self.ordered)
             for place in range(self.num_cards - 1):
                 self._shuffle(torch.full_like(self.first, place), self.key, None if mask is None else ~mask)
@@ -86,5 +89,13 @@ class Concentration(BatchedEnv):
         self.deck.copy_(checked_deck("deck", deck, self.deck))
 
     def _shuffle(self, place: Tensor, key: Tensor, fixed: Tensor | None = None) -> None:
-        """Swap number `place` [N] of the spare deck that is for the episode with `key`."""
+        """Swap number `place` [N] of the spare deck, for the episode with `key`."""
         swap(self.spare, place.clamp(max=self.num_cards - 1), key + place, fixed)
+
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        face, down = FACES[self.face_down], self.face_down
+        seen, deck, turned = self.observe()[i].tolist(), self.deck[i].tolist(), self.shown[i].tolist()
+        cards = [face(s, lit=p in turned) if s != down else face(d, faint=True) if hidden else Card("")
+                 for p, (s, d) in enumerate(zip(seen, deck, strict=True))]
+        pairs = f"{int(self.found[i]) // 2} of {self.num_cards // 2} pairs found"
+        return [Caption(f"step {int(self.elapsed[i])} of {self.episode_steps}: {pairs}"), Cards(cards)]

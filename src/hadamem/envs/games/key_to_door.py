@@ -1,4 +1,4 @@
-"""Key-to-Door (Memory-RL): fetch a key, pick apples for a while, then open the door."""
+"""Key-to-Door (Memory-RL): take a key, pick apples for a while, then open the door."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ INDICATOR = (0, 5)
 KEYS, PLAYERS = cells(CHAMBERS, "k"), cells(CHAMBERS, "+")
 DOOR = cells(PORCH, "d")[0]
 LOCKED, UNLOCKED, OPENED = "locked", "unlocked", "opened"     # the door
-TAKEN, HELD = "taken", "held"                                 # the key: in this very frame, or before
+TAKEN, HELD = "taken", "held"                                 # the key: in this frame, or earlier
 
 
 class KeyToDoorRules(Rules):
-    """memo: cell of the key, or TAKEN or HELD, in the explore phase, whether there is a key in the next, state of the door in the last."""
+    """memo: the key's cell, TAKEN or HELD in the explore phase; whether the key was taken in the next; state of the door in the last."""
 
     starts = tuple(Situation(EXPLORE, player, key) for key in KEYS for player in PLAYERS)
     reward_start = cells(PORCH, "+")[0]
@@ -87,14 +87,16 @@ def _tables() -> Tables:
 
 
 class KeyToDoor(Rooms):
-    """The key and the player start somewhere in two chambers; a wall cell flashes white in the frame in which the key is taken. At the
-    end, stepping on the door pays `final_reward`, once; without the key it cannot be walked on. The open door can be walked through.
+    """Take the key in the explore phase; in the reward phase, stepping on the door with the key pays `final_reward`, once.
 
+    The key and the player start at random cells of two chambers. A wall cell turns white in the frame in which the key is taken. Without
+    the key the door blocks the way; once open it can be walked through.
     preset: "mrl" (the default: 15 explore and 10 reward frames, final reward 5) or "release" (10, 3, 10); `explore`, `reward` and
-    `final_reward` go before it. The other options are those of `Rooms` and `BatchedEnv`.
+    `final_reward` override it. The other options are those of `Rooms` and `BatchedEnv`.
     Layout: key_cell [N, 2], player [N, 2] at the start, apple_cells [N, num_apples, 2].
     """
 
+    rules = KeyToDoorRules()
     layout = ("key_cell", "player", "apple_cells")
     openings = len(KeyToDoorRules.starts)
 
@@ -107,11 +109,14 @@ class KeyToDoor(Rooms):
 
     @property
     def has_key(self) -> Tensor:
-        """[N] bool: the player holds the key (no longer, once the door is open)."""
+        """[N] bool: the player holds the key (until the door is open)."""
         return self._held[self.situation]
 
+    def note(self, i: int) -> str:
+        return "has the key" if bool(self.has_key[i]) else "the door is open" if bool(self.success()[i]) else "has no key"
+
     def inject(self, layout: dict[str, Any]) -> None:
-        key, player = self.situation // len(PLAYERS), self.situation % len(PLAYERS)      # of episodes that have just started
+        key, player = self.situation // len(PLAYERS), self.situation % len(PLAYERS)      # valid where an episode has just started
         if "key_cell" in layout:
             key = self.places(layout, "key_cell", KEYS)
         if "player" in layout:

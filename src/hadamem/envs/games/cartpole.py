@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from gymnasium.spaces import Discrete
 from torch import Tensor
 
+from ..render.blocks import BLUE, INK, Block, Caption, Plane, Spot, Stroke, numbers
 from .control import ControlEnv
 
 POSITION_LEVELS = {"Easy": dict(steps=200), "Medium": dict(steps=400), "Hard": dict(steps=600)}
@@ -17,16 +18,18 @@ NOISY_LEVELS = {"Easy": dict(noise=0.1), "Medium": dict(noise=0.2), "Hard": dict
 
 GRAVITY, CART, POLE, HALF_LENGTH, FORCE, STEP = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02      # SI units; HALF_LENGTH: of the pole
 MASS, MOMENT = CART + POLE, POLE * HALF_LENGTH
-EDGE, TILT = 2.4, 12 * 2 * math.pi / 360                                            # the farthest cart and pole may go
+EDGE, TILT = 2.4, 12 * 2 * math.pi / 360                                            # limits of the cart and the pole
 
 
 class CartPole(ControlEnv):
-    """Gymnasium's CartPole: push the cart left (0) or right (1) and keep the pole up. Each step pays 1 / steps; terminates when the pole or
-    the cart has gone too far, is truncated after `steps`.
+    """Gymnasium's CartPole: push the cart left (0) or right (1) and keep the pole up.
 
-    shows: "position" (x, angle) or "velocity" (of both). As in POPGym, the first observation of an episode shows x and angle even then.
+    Each step pays 1 / steps. Terminates when the cart or the pole leaves its limits, is truncated after `steps`.
+    shows: "position" (x, angle) or "velocity" (of both). As in POPGym, the first observation of an episode is always x and angle.
     noise: see ControlEnv.
     """
+
+    keys: ClassVar = {"a": (0, "left"), "d": (1, "right")}
 
     def __init__(self, num_envs: int = 1, *, steps: int = 200, shows: str = "position", noise: float = 0.0, **options: Any):
         if shows not in ("position", "velocity"):
@@ -50,3 +53,15 @@ class CartPole(ControlEnv):
     def measure(self) -> Tensor:
         position, velocity = self.state[:, ::2], self.state[:, 1::2]
         return position if self.shows == "position" else torch.where((self.elapsed == 0)[:, None], position, velocity)
+
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        names = ("x", "angle") if self.shows == "position" or bool(self.started[i]) else ("speed", "spin")
+        blocks: list[Block] = [Caption(f"step {int(self.elapsed[i])} of {self.episode_steps}"), numbers(names, self.observe()[i])]
+        if hidden:
+            x, _, angle, _ = self.state[i].tolist()
+            top = x + math.sin(angle), 0.2 + math.cos(angle)
+            blocks.append(Plane([Stroke(-2.4, 0, 2.4, 0, (190, 190, 186), 0.02, "-"), Stroke(x - 0.22, 0.1, x + 0.22, 0.1, BLUE, 0.2, "#"),
+                                 Stroke(x, 0.2, *top, (196, 132, 72), 0.07, "/" if angle > 0.03 else "\\" if angle < -0.03 else "|"),
+                                 Spot(x, 0.2, 0.05, INK, "o")], (-2.6, -0.2), (2.6, 1.4), 320))
+            blocks += [numbers(("x", "speed"), self.state[i, :2]), numbers(("angle", "spin"), self.state[i, 2:])]
+        return blocks

@@ -1,6 +1,7 @@
-"""Wind and Point Robot (meta-learning): a point in the plane must reach a goal, not knowing the wind or not knowing the goal.
+"""Meta-learning in the plane: what Wind and Point Robot share.
 
-A task (the wind, or the goal) stays hidden for a whole trajectory of k inner episodes. There are train tasks and held-out ones.
+A point must reach a goal. A hidden task (the wind, or the goal) stays the same for a whole trajectory of k inner episodes. There are
+training tasks and held-out ones.
 """
 
 from __future__ import annotations
@@ -13,46 +14,34 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from .. import random
-from .base import BatchedEnv, assign, positive
-from .task_sets import TaskSet, release_tasks
+from ... import random
+from ..base import BatchedEnv, assign, positive
+from ..render.blocks import BLUE, Block, Caption, Plane, Spot, Stroke, numbers
+from .task_sets import TaskSet
 
-__all__ = ["PlaneEnv", "PointRobot", "Wind", "release_tasks"]
-
-STEP = 0.1     # longest move along each axis
-
-_WIND = dict(horizon=100, episodes=1, radius=0.01, start=((0.0, 0.0), (0.0, 0.0)), tasks=dict(shape="square", size=0.1, kind="wind"))
-WIND = {"release": _WIND, "paper": _WIND}
-POINT_ROBOT = {      # start: (lowest x, y), (highest x, y)
-    "release": dict(horizon=100, episodes=2, radius=0.05, start=((-1.5, -0.5), (1.5, 1.5)),
-                    tasks=dict(shape="half_circle", size=1.0, kind="point_robot")),
-    "paper": dict(horizon=100, episodes=1, radius=0.01, start=((-1.5, -0.5), (1.5, 1.5)),
-                  tasks=dict(shape="square", size=10.0, kind=None)),
-}
-POINT_ROBOT_DENSE = dict(horizon=60, episodes=1, radius=None, start=((-1.0, -1.0), (1.0, 1.0)),
-                         tasks=dict(shape="square", size=10.0, kind="point_robot_dense"))
-
+STEP = 0.1                      # longest move along each axis
+AXIS, GOAL = (226, 226, 222), (52, 140, 84)      # colours
 
 class PlaneEnv(BatchedEnv):
-    """A point that is moved by `STEP * action`; subclasses say what a task does.
+    """A point that is moved by `STEP * action`; subclasses define what a task does.
 
-    preset: "release" (the published code) or "paper" (its text); each of `radius`, `horizon` and `episodes` replaces the preset's number.
+    preset: "release" (the code published with the SHM paper) or "paper" (its text); `radius`, `horizon` and `episodes` override it.
     tasks: "train", "eval" (held out), "all", or the tasks themselves [n, 2]. num_train, num_eval: how many there are.
-    task_seed: None draws the tasks from the seed of the run, so give the train and the eval env of a run the same seed, or their tasks are
-    not disjoint; a number draws them from that instead; "release" takes the published code's fixed ones.
-    cycle: env i takes task (i + e * num_envs) mod n in its episode e after seeding, so that every task gets its turn; otherwise one is
-    drawn for each trajectory.
-    horizon: steps of an inner episode. episodes: k. radius: distance up to which the goal counts as reached.
-    dtype: of positions, observations and rewards; float64 repeats the published code bit by bit.
+    task_seed: None draws the tasks from the seed of the run: give the training and the evaluation env the same seed, or their tasks may
+    overlap. A number: draw them from that seed instead. "release": the fixed tasks of the published code.
+    cycle: env i takes task (i + e * num_envs) mod n in its episode e after seeding, so that all tasks are used equally often; otherwise one
+    is drawn for each trajectory.
+    horizon: steps of an inner episode. episodes: k, inner episodes per trajectory. radius: distance up to which the goal counts as reached.
+    dtype: of positions, observations and rewards; float64 reproduces the published code bit for bit.
 
-    Actions are cut to [-1, 1] and scaled in float32. The published code does the same but advertises ±0.1, so that its random actions
-    move a tenth as far. Observations: the position [2], and with k > 1 whether an inner episode ended with this step. Then the point
-    starts anew, but the observation still shows where it ended.
+    Actions are clipped to [-1, 1] and scaled in float32. The published code does the same, but its action space is ±0.1, so that its random
+    actions move a tenth as far. Observation: the position [2], and with k > 1 whether an inner episode ended with this step. The point then
+    moves to a new start, while the observation still shows where the inner episode ended.
 
-    `info` of a step holds, besides BatchedEnv's, `done_mdp` [N] bool (an inner episode ended), `start_state` (the observation at the new
-    start where another inner episode begins, nan elsewhere) and `goal` [N] bool (the goal is reached by the position from which the next
-    step moves: after an inner episode that is the new start). Success is to have had `goal` once in the trajectory.
-    A trajectory ends by truncation; reaching the goal ends nothing.
+    `info` of a step also holds `done_mdp` [N] bool (an inner episode ended), `start_state` (the observation at the new start where another
+    inner episode begins, nan elsewhere) and `goal` [N] bool (the position from which the next step moves is at the goal; after an inner
+    episode that is the new start). Success: `goal` was true at least once in the trajectory.
+    Trajectories end by truncation only; reaching the goal does not end them.
     """
 
     layout = ("task", "position", "starts")
@@ -81,27 +70,27 @@ class PlaneEnv(BatchedEnv):
         self.start_low, self.start_size = low, high - low
         self.env_index = torch.arange(self.first_env, self.first_env + self.num_envs, device=self.device)
 
-        self.tasks = self.zeros("tasks", len(self.task_set), 2, dtype=dtype)     # the same for all envs, unless each has a seed of its own
-        self.episode = self.zeros("episode")                               # number since seeding
-        self.task_index = self.zeros("task_index")                         # which of them; -1: the task came by a layout
+        self.tasks = self.zeros("tasks", len(self.task_set), 2, dtype=dtype)     # the same for all envs, unless each has its own seed
+        self.episode = self.zeros("episode")                               # episodes since seeding
+        self.task_index = self.zeros("task_index")                         # index into tasks; -1: the task came from a layout
         self.task = self.zeros("task", 2, dtype=dtype)
-        self.starts = self.zeros("starts", self.episodes, 2, dtype=dtype)  # where each inner episode begins
+        self.starts = self.zeros("starts", self.episodes, 2, dtype=dtype)  # start of each inner episode
         self.position = self.zeros("position", 2, dtype=dtype)             # the next step moves from here
-        self.seen = self.zeros("seen", 2, dtype=dtype)                     # the position on show
+        self.seen = self.zeros("seen", 2, dtype=dtype)                     # the position in the observation
         self.done_mdp = self.zeros("done_mdp", dtype=torch.bool)
         self.at_goal = self.zeros("at_goal", dtype=torch.bool)
-        self.reached = self.zeros("reached", dtype=torch.bool)             # was at the goal in this trajectory
+        self.reached = self.zeros("reached", dtype=torch.bool)             # the goal was reached in this trajectory
 
     def move(self, step: Tensor) -> Tensor:
-        """Where a step [N, 2] leads from `position`. [N, 2]"""
+        """The position [N, 2] after a step [N, 2] from `position`."""
         raise NotImplementedError
 
     def goal(self) -> Tensor:
-        """[N, 2] or [2]"""
+        """The goal, [N, 2] or [2]."""
         raise NotImplementedError
 
     def pay(self, distance: Tensor) -> Tensor:
-        """Reward for being that far from the goal after the move. [N]"""
+        """The reward [N] for a distance [N] to the goal after the move."""
         assert self.radius is not None
         return (distance <= self.radius).to(self.dtype)
 
@@ -156,7 +145,7 @@ class PlaneEnv(BatchedEnv):
                 "start_state": start.masked_fill(~begins[:, None], torch.nan)}
 
     def inject(self, layout: dict[str, Any]) -> None:
-        """`task` [N, 2], `position` [N, 2] (the first start), `starts` [N, k - 1, 2] (the others); any of them may be left out."""
+        """`task` [N, 2], `position` [N, 2] (the first start), `starts` [N, k - 1, 2] (the others); each is optional."""
         targets = {"task": self.task, "position": self.starts[:, 0], "starts": self.starts[:, 1:]}
         for name, value in layout.items():
             value = torch.as_tensor(value, device=self.device, dtype=self.dtype)
@@ -168,6 +157,31 @@ class PlaneEnv(BatchedEnv):
         self.position.copy_(self.starts[:, 0])
         self.seen.copy_(self.starts[:, 0])
 
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        x, y = self.seen[i].tolist()
+        blocks: list[Block] = [Caption(f"step {int(self.elapsed[i])} of {self.episode_steps}"), numbers(("x", "y"), (x, y))]
+        if self.episodes > 1:
+            ended = bool(self.done_mdp[i])
+            blocks.append(Caption(f"try {min(int(self.elapsed[i]) // self.horizon + (not ended), self.episodes)} of {self.episodes}"
+                                  + (" has just ended" if ended else "")))
+        goal = self.goal().expand(self.num_envs, 2)[i].tolist()
+        reach = max(1.6, abs(x) + 0.2, abs(y) + 0.2, *(abs(g) + 0.2 for g in goal if hidden))
+        unit = reach / 1.6
+        shapes: list[Stroke | Spot] = [Stroke(-reach, 0, reach, 0, AXIS, mark="-"), Stroke(0, -reach, 0, reach, AXIS, mark="|")]
+        if hidden:
+            shapes.append(Spot(goal[0], goal[1], max(self.radius or 0.0, 0.04 * unit), GOAL, "G"))
+            more_blocks, more_shapes = self.hidden_parts(i, unit)
+            blocks += more_blocks
+            shapes += more_shapes
+            if self.radius is not None:
+                blocks.append(Caption(f"the goal is {'reached' if bool(self.at_goal[i]) else 'not reached'}"))
+        shapes.append(Spot(x, y, 0.05 * unit, BLUE, "@"))
+        return [*blocks, Plane(shapes, (-reach, -reach), (reach, reach), 280)]
+
+    def hidden_parts(self, i: int, unit: float) -> tuple[list[Block], list[Stroke | Spot]]:
+        """What else of the task a scene shows, besides the goal. unit: scale of the picture, 1 if it shows ±1.6."""
+        return [], []
+
     def _shown(self, position: Tensor, ended: Tensor) -> Tensor:
         return position.clone() if self.episodes == 1 else torch.cat([position, ended[:, None].to(self.dtype)], dim=1)
 
@@ -176,62 +190,17 @@ class PlaneEnv(BatchedEnv):
         return _sqrt((away * away).sum(1))
 
 
-class Wind(PlaneEnv):
-    """The task is a wind, at most 0.1 along each axis, that is added to every step; the goal (0, 1) pays 1 on every step within the radius.
-
-    The point starts at (0, 0). Presets "release" and "paper" agree: 100 steps, k = 1, radius 0.01. Some winds (one in twenty) blow so hard
-    south that the goal is out of reach. For the options see `PlaneEnv`.
-    """
-
-    def __init__(self, num_envs: int = 1, *, preset: str = "release", **options: Any):
-        super().__init__(num_envs, _chosen(WIND, preset), **options)
-        self.target = torch.tensor([0.0, 1.0], dtype=self.dtype, device=self.device)
-
-    def move(self, step: Tensor) -> Tensor:
-        return self.position + step + self.task
-
-    def goal(self) -> Tensor:
-        return self.target
-
-
-class PointRobot(PlaneEnv):
-    """The task is the goal, which pays 1 on every step within the radius.
-
-    Preset "release": goals on the upper half of the unit circle, radius 0.05, k = 2. Preset "paper": goals in the square [-10, 10) x
-    [-10, 10), radius 0.01, k = 1 (starts as in the release: the paper names none); hardly anything ever finds such a goal. Both: 100 steps,
-    starts in [-1.5, 1.5) x [-0.5, 1.5).
-    dense: minus the distance on every step instead, goals in the square, starts in [-1, 1) x [-1, 1), 60 steps, k = 1, and no success
-    unless a radius is given. For the options see `PlaneEnv`.
-    """
-
-    def __init__(self, num_envs: int = 1, *, preset: str = "release", dense: bool = False, **options: Any):
-        settings = _chosen(POINT_ROBOT, preset)
-        if dense and preset != "release":
-            raise ValueError(f"dense needs preset='release', got {preset!r}: only the published code has a dense variant")
-        self.dense = dense
-        super().__init__(num_envs, POINT_ROBOT_DENSE if dense else settings, **options)
-
-    def move(self, step: Tensor) -> Tensor:
-        return self.position + step
-
-    def goal(self) -> Tensor:
-        return self.task
-
-    def pay(self, distance: Tensor) -> Tensor:
-        return -distance if self.dense else super().pay(distance)
-
-
-def _chosen(presets: Mapping[str, Mapping[str, Any]], preset: str) -> Mapping[str, Any]:
+def choose_preset(presets: Mapping[str, Mapping[str, Any]], preset: str) -> Mapping[str, Any]:
     if preset not in presets:
         raise ValueError(f"unknown preset {preset!r}; choose from {', '.join(presets)}")
     return presets[preset]
 
 
 def _pick(points: Tensor, index: Tensor) -> Tensor:
-    """points[i, index[i]] of [N, n, 2], for each i. [N, 2]"""
+    """points[i, index[i]] for each i: [N, n, 2], [N] -> [N, 2]."""
     return points.gather(1, index[:, None, None].expand(-1, 1, 2))[:, 0]
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """Rounded correctly everywhere: torch's own on a CPU may be off by one in the last bit."""
+    """Correctly rounded on every device: torch's CPU version may be off by one in the last bit."""
     return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else x.sqrt()

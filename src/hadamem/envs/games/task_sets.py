@@ -1,4 +1,4 @@
-"""Sets of tasks for meta-learning: points of the plane, drawn from a seed or as in the code published with the SHM paper."""
+"""Sets of tasks for meta-learning: points in the plane, drawn from a seed or taken from the code published with the SHM paper."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import random
-from .base import positive
+from ... import random
+from ..base import positive
 
 RELEASE_SEED, RELEASE_SIZE = 1337, 200
 KINDS = ("wind", "point_robot", "point_robot_dense")
-STREAM = -1     # key of the streams of tasks; those of envs have keys from 0
+STREAM = -1     # stream key of tasks; envs have keys from 0
 
 
 def draw_tasks(shape: str, size: float, seed: int, n: int) -> Tensor:
-    """n points [n, 2] float64 on the CPU: of the "square" [-size, size) x [-size, size), or of the upper "half_circle" of radius `size`.
+    """n points [n, 2] float64 on the CPU: from the "square" [-size, size) x [-size, size) or the upper "half_circle" of radius `size`.
 
-    Point i depends on the seed and i alone, so a longer set begins with the shorter one.
+    Point i depends only on the seed and i, so a longer set starts with the shorter one.
     """
     counter = random.stream(seed, STREAM, torch.arange(n))
     unit = random.uniform(counter[:, None] + torch.arange(2), torch.float64)
@@ -31,11 +31,11 @@ def draw_tasks(shape: str, size: float, seed: int, n: int) -> Tensor:
 
 
 def release_tasks(kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """The tasks [200, 2] float64 of the released code and its permutation [200] of them: train tasks are its first, held-out ones its last.
+    """The tasks [200, 2] float64 of the released code, and its permutation [200]: training tasks come first in it, held-out ones last.
 
-    kind: "wind" (winds), "point_robot" or "point_robot_dense" (goals). The released code has them from a fixed seed, so they are the same
-    in all its runs. Numbers it draws in between and throws away are drawn here too. Goals on the circle may differ from its own in the last
-    two bits: versions of numpy round sines differently.
+    kind: "wind" (winds), "point_robot" or "point_robot_dense" (goals). The released code draws them from a fixed seed, so they are the same
+    in all its runs; numbers that it draws and does not use are drawn here as well. Goals on the circle may differ in the last two bits, as
+    numpy versions round sines differently.
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of tasks {kind!r}; choose from {', '.join(KINDS)}")
@@ -43,7 +43,7 @@ def release_tasks(kind: str) -> tuple[np.ndarray, np.ndarray]:
     if kind == "wind":
         tasks = rng.uniform(-0.1, 0.1, (n, 2))
     else:
-        tasks = rng.uniform(-10, 10, (n, 2))        # the sparse variant replaces these
+        tasks = rng.uniform(-10, 10, (n, 2))        # the sparse variant replaces them below
         rng.uniform(size=2)                         # a start
     if kind == "point_robot":
         angles = rng.uniform(0, np.pi, n)
@@ -54,10 +54,10 @@ def release_tasks(kind: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 class TaskSet:
-    """The tasks of an env: those given, the release's, or drawn from a seed. `len` of it are drawn by `draw`.
+    """The tasks of an env: given ones, those of the released code, or drawn from a seed. `draw` returns `len(self)` of them.
 
     tasks: "train", "eval", "all" (train, then eval) or the tasks themselves [n, 2]. task_seed: a number, "release", or None for the run's.
-    shape, size: what `draw_tasks` draws. kind: what `release_tasks` takes; None where the release has no such tasks.
+    shape, size: for `draw_tasks`. kind: for `release_tasks`; None where the release has no such tasks.
     """
 
     def __init__(self, tasks: Any, task_seed: int | str | None, num_train: int, num_eval: int, *, shape: str, size: float,
@@ -68,7 +68,7 @@ class TaskSet:
         self.fixed: Tensor | None = None
         if not isinstance(tasks, str):
             if task_seed is not None:
-                raise ValueError(f"task_seed is for drawn tasks, but tasks are given; got task_seed={task_seed!r}: leave one of them out")
+                raise ValueError(f"task_seed is for drawn tasks, but tasks are given; got task_seed={task_seed!r}: pass only one of them")
             self.fixed, self.rows = _points(tasks), slice(None)
         elif tasks not in rows:
             raise ValueError(f"unknown tasks {tasks!r}; choose from {', '.join(rows)}, or give an array [n, 2]")
@@ -76,20 +76,20 @@ class TaskSet:
             self.rows = rows[tasks]
         if task_seed == "release":
             if kind is None:
-                raise ValueError("task_seed='release' needs preset='release': the published code has no such tasks as this preset's")
+                raise ValueError("task_seed='release' needs preset='release': the published code has no tasks for this preset")
             if total > RELEASE_SIZE:
                 raise ValueError(f"num_train + num_eval must be at most {RELEASE_SIZE} with task_seed='release', got {train} + {num_eval}")
             known, order = release_tasks(kind)
             self.fixed = torch.from_numpy(known[np.concatenate([order[:train], order[-num_eval:]])])
         elif task_seed is not None and (not isinstance(task_seed, (int, np.integer)) or isinstance(task_seed, bool) or task_seed < 0):
-            raise ValueError(f"task_seed must be a whole number from 0, 'release' or None, got {task_seed!r}")
+            raise ValueError(f"task_seed must be a whole number >= 0, 'release' or None, got {task_seed!r}")
         self.total = total if self.fixed is None else len(self.fixed)
 
     def __len__(self) -> int:
         return len(range(self.total)[self.rows])
 
     def draw(self, run_seed: int) -> Tensor:
-        """The tasks [n, 2] float64 of a run, on the CPU."""
+        """The tasks [n, 2] float64 of a run with this seed, on the CPU."""
         if self.fixed is not None:
             return self.fixed[self.rows]
         seed = run_seed if self.seed is None else int(self.seed)
@@ -99,5 +99,5 @@ class TaskSet:
 def _points(tasks: Any) -> Tensor:
     points = torch.as_tensor(np.asarray(tasks) if not isinstance(tasks, Tensor) else tasks, dtype=torch.float64).cpu().clone()
     if points.ndim != 2 or points.shape[1] != 2 or not len(points) or not bool(points.isfinite().all()):
-        raise ValueError(f"tasks must be 'train', 'eval', 'all' or finite numbers [n, 2], got the shape {list(points.shape)}")
+        raise ValueError(f"tasks must be 'train', 'eval', 'all' or finite numbers [n, 2], got shape {list(points.shape)}")
     return points

@@ -1,4 +1,4 @@
-"""CountRecall (POPGym): how many cards of the class asked for have been shown so far?"""
+"""CountRecall (POPGym): say how many cards of the class asked for have been shown so far."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import torch
 from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
-from .base import assign
-from .cards import CLASSES, CardEnv, checked_deck, swap
+from ..base import assign
+from ..render.blocks import WHITE, Block, Caption, Cards, Grid, Square
+from .cards import CLASSES, FACES, CardEnv, checked_deck, swap
 
 LEVELS = {"Easy": dict(num_decks=1, kind="colors"), "Medium": dict(num_decks=2, kind="suits"), "Hard": dict(num_decks=4, kind="ranks")}
 
 
 class CountRecall(CardEnv):
-    """Each step shows the next card of a deck and asks for a class, the next card of another deck: (shown, asked). The right answer is how
-    many of that class have been shown, this card included. Each answer pays ±1 / (cards - 1); the episode ends with the last card.
+    """Each step shows the next card of a deck and asks about a class, which is drawn from a second deck: (shown, asked).
+
+    The right answer is how many cards of that class have been shown, this one included. Each answer pays ±1 / (cards - 1). The episode
+    ends with the last card. kind: the classes, "colors", "suits" or "ranks".
     """
 
     layout = ("deck", "queries")
@@ -30,9 +33,9 @@ class CountRecall(CardEnv):
         self.single_observation_space = MultiDiscrete(np.array([n, n]))
         self.single_action_space = Discrete(self.num_cards // n + 1)
         self.episode_steps = self.num_cards - 1
-        self.queries = self.register("queries", self.deck.clone())     # [N, cards]: the other deck
+        self.queries = self.register("queries", self.deck.clone())     # [N, cards]: the second deck
         self.query = self.zeros("query")                               # the class asked for
-        self.counts = self.zeros("counts", n)                          # cards shown of each class
+        self.counts = self.zeros("counts", n)                          # cards shown, by class
 
     def start(self, mask: Tensor | None) -> None:
         super().start(mask)
@@ -52,7 +55,7 @@ class CountRecall(CardEnv):
         return torch.stack((self.card, self.query), 1)
 
     def inject(self, layout: dict[str, Any]) -> None:
-        """Both decks, as classes in the order of dealing [N, cards]."""
+        """Both decks [N, cards], as classes in the order they are dealt."""
         if set(layout) != set(self.layout):
             raise ValueError(f"layout must hold both 'deck' and 'queries', got {sorted(layout)}")
         super().inject(layout)
@@ -65,3 +68,15 @@ class CountRecall(CardEnv):
     def _ask(self, mask: Tensor | None = None) -> Tensor:
         fixed = self.stacked if mask is None else self.stacked | ~mask
         return swap(self.queries, self.elapsed.clamp(max=self.num_cards - 1), self.counter(1), fixed)[:, 0].long()
+
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        kinds = self.counts.shape[1]
+        face = FACES[kinds]
+        cards = Cards([face(self.card[i]), face(self.query[i], lit=True)])
+        blocks: list[Block] = [self.count_caption(i), Caption("shown, and how many so far of:"), cards]
+        if hidden:
+            blocks.append(Caption("the right answers are, by class:"))
+            counts = self.counts[i].tolist()
+            blocks.append(Grid([[Square(face(c).face(False), WHITE, face(c).ink, lit=c == int(self.query[i])) for c in range(kinds)],
+                                [Square(str(n), WHITE) for n in counts]], wide=4))
+        return blocks

@@ -1,4 +1,4 @@
-"""Battleship (POPGym): find all ships on a board by shots, told of each only whether it hit."""
+"""Battleship (POPGym): sink all ships on a board, seeing only whether the last shot hit."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ import torch
 from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
-from .. import random
-from .base import EPISODE, BatchedEnv, assign, positive
+from ... import random
+from ..base import EPISODE, BatchedEnv, assign, positive
+from ..render.blocks import WHITE, Block, Caption, Grid, Square
 
 LEVELS = {"Easy": dict(board_size=8), "Medium": dict(board_size=10), "Hard": dict(board_size=12)}
 TRIES = 8        # places tried for a ship in one step
+WATER, SHIP = (150, 190, 222), (92, 104, 120)
+LOOKS = {        # by (ship, shot)
+    (False, False): Square("·", WATER, (120, 160, 200)), (True, False): Square("■", WATER, SHIP),
+    (False, True): Square("o", WATER, WHITE), (True, True): Square("X", (226, 120, 100), (120, 20, 20)),
+}
 
 
 class Battleship(BatchedEnv):
-    """An action (row, column) shoots. A ship's cell that was not hit before: observation 1 and 1 / (cells of all ships); anything else
-    observation 0 and -1 / (other cells). Terminates when every ship is sunk, is truncated after as many shots as the board has cells.
+    """An action (row, column) is a shot.
 
-    Ships are placed one after the other, each uniformly among the places (cell, direction) that are free. The next episode's board is
-    built while this one is played, some tries a step: an episode takes at least as many shots as ships have cells. (That all tries of an
-    episode are too few has a probability below 1e-12; such a board lacks ships.)
+    A hit on a ship's cell, the first one there: observation 1, reward 1 / (cells of all ships). Anything else: observation 0, reward
+    -1 / (cells without ships). Terminates when every ship is sunk, is truncated after as many shots as the board has cells.
+
+    Ships are placed one after the other, each uniformly among the free places (cell, direction). The next episode's board is built while
+    this one is played, a few tries per step: an episode has at least as many shots as ships have cells. With a probability below 1e-12 the
+    tries of an episode are not enough; that board lacks ships.
     """
 
     layout = ("board",)
@@ -33,7 +41,7 @@ class Battleship(BatchedEnv):
         size = self.board_size = positive("board_size", board_size)
         self.ship_sizes = tuple(positive("ship_sizes", s) for s in ship_sizes)
         for i, length in enumerate(self.ship_sizes):
-            if sum(self.ship_sizes[:i]) >= size * (size // length):      # fewer cells than that cannot block every row's places
+            if sum(self.ship_sizes[:i]) >= size * (size // length):      # fewer cells cannot block the places in every row
                 raise ValueError(f"ship_sizes {list(self.ship_sizes)} may not fit on a board of {size} x {size}: "
                                  "use fewer or shorter ships, or a larger board_size")
         if not self.ship_sizes or sum(self.ship_sizes) >= size * size:
@@ -44,17 +52,17 @@ class Battleship(BatchedEnv):
         self.needed = sum(self.ship_sizes)
         places, numbers = _places(size, self.ship_sizes)
         self.places, self.numbers = places.to(self.device), numbers.to(self.device)        # [ships + 1, most, longest], [ships + 1]
-        self.builds = _builds(size, self.ship_sizes)                                       # calls of _build that a board may need
+        self.builds = _builds(size, self.ship_sizes)                                       # calls of _build that a board needs at most
         self.board = self.zeros("board", self.cells + 1, dtype=torch.bool)                 # the last column is off the board
-        self.spare = self.zeros("spare", self.cells + 1, dtype=torch.bool)                 # the next episode's, being built
-        self.placed = self.zeros("placed")                                                 # ships on it
-        self.tried = self.zeros("tried")                                                   # places tried for the next one
+        self.spare = self.zeros("spare", self.cells + 1, dtype=torch.bool)                 # the next episode's board, being built
+        self.placed = self.zeros("placed")                                                 # ships on the spare board
+        self.tried = self.zeros("tried")                                                   # places tried for its next ship
         self.shot = self.zeros("shot", self.cells, dtype=torch.bool)
         self.hits = self.zeros("hits")
-        self.hit = self.zeros("hit")                                                       # the last shot did
+        self.hit = self.zeros("hit")                                                       # whether the last shot hit
 
     def start(self, mask: Tensor | None) -> None:
-        if self.resetting:                      # called before the spare board was ready
+        if self.resetting:                      # the spare board is not ready: build it now
             self._clear(mask)
             while bool(((self.placed < len(self.ship_sizes)) if mask is None else mask & (self.placed < len(self.ship_sizes))).any()):
                 self._build(self.key, mask)
@@ -87,12 +95,22 @@ class Battleship(BatchedEnv):
             raise ValueError(f"layout['board'] must be {list(shape)} with {self.needed} cells of ships each, got {list(board.shape)}")
         self.board[:, :-1] = board.reshape(self.num_envs, -1) != 0
 
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        size, steps = self.board_size, int(self.elapsed[i])
+        word = "no shot yet" if steps == 0 else "a hit!" if int(self.hit[i]) else "no hit"
+        blocks: list[Block] = [Caption(f"shot {steps} of {self.episode_steps}"), Caption(word, strong=True)]
+        if hidden:
+            ship, shot = self.board[i, :size * size].tolist(), self.shot[i].tolist()
+            blocks += [Caption(f"{int(self.hits[i])} of {self.needed} parts of ships hit"),
+                       Grid([[LOOKS[ship[r * size + c], shot[r * size + c]] for c in range(size)] for r in range(size)], labels=True)]
+        return blocks
+
     def _clear(self, mask: Tensor | None) -> None:
         for state in (self.spare, self.placed, self.tried):
             assign(state, mask, 0)
 
     def _build(self, key: Tensor, mask: Tensor | None) -> None:
-        """Try TRIES more places for the next ship of the spare board and put it on the first that is free."""
+        """Try TRIES more places for the next ship of the spare board; the ship goes to the first free one."""
         tries = self.tried[:, None] + self.count(TRIES)
         number = random.integers(key[:, None] + self.placed[:, None] * (1 << 16) + tries, self.numbers[self.placed][:, None])   # [N, TRIES]
         cells = self.places[self.placed[:, None], number]                                                       # [N, TRIES, longest]
@@ -110,9 +128,9 @@ class Battleship(BatchedEnv):
 
 
 def _places(size: int, ships: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The cells of every ship at every place where it is on the board [ships + 1, most places, longest], and the number of such places.
+    """The cells of every ship at every place where it fits [ships + 1, most places, longest], and the number of places of each ship.
 
-    A place is a first cell and a direction. Rows are filled up with a cell off the board; the row after the last ship is all of those.
+    A place is a first cell and a direction. Rows are padded with a cell off the board; the row after the last ship holds only padding.
     """
     off = size * size
     row, col = torch.arange(off) // size, torch.arange(off) % size
@@ -132,7 +150,7 @@ def _places(size: int, ships: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 
 def _builds(size: int, ships: Sequence[int]) -> int:
-    """Calls of `_build` after which a board lacks a ship with a probability below 1e-12, however the ships before it lie."""
+    """Calls of `_build` after which a board lacks a ship with a probability below 1e-12, wherever the earlier ships are."""
     calls = 0
     for i, length in enumerate(ships):
         before, all_places = sum(ships[:i]), 4 * size * (size - length + 1)

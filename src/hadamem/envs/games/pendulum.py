@@ -1,4 +1,4 @@
-"""Pendulum without its speed (POPGym): PositionOnly and NoisyPositionOnly."""
+"""Pendulum with its speed hidden (POPGym): PositionOnly and NoisyPositionOnly."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
+from ..render.blocks import INK, Block, Caption, Plane, Spot, Stroke, numbers
 from .control import ControlEnv
 
 POSITION_LEVELS = {"Easy": dict(steps=200), "Medium": dict(steps=150), "Hard": dict(steps=100)}
 NOISY_LEVELS = {"Easy": dict(noise=0.1), "Medium": dict(noise=0.2), "Hard": dict(noise=0.3)}
 
-TORQUE, SPEED, STEP = 2.0, 8.0, 0.05     # the highest torque and speed; seconds
-GRAVITY = 15.0                           # 3 g / 2 l, and the torque counts 3 / m l^2: a rod with g = 10, m = l = 1
-WORST = 16.2736044                       # cost of hanging down at full speed and torque
+TORQUE, SPEED, STEP = 2.0, 8.0, 0.05     # highest torque and speed; seconds per step
+GRAVITY = 15.0                           # 3 g / (2 l) for a rod with g = 10 and m = l = 1; the torque's factor 3 / (m l^2) is 3
+WORST = 16.2736044                       # highest cost of a step: hanging down at full speed and torque
 
 
 class Pendulum(ControlEnv):
-    """Gymnasium's Pendulum: swing it up and hold it there with a torque in [-2, 2]. Observations: cosine and sine of the angle (0 is up).
-    Each step pays (1 - 2 cost / worst cost) / steps, of the angle and speed before it; truncated after `steps`. noise: see ControlEnv.
+    """Gymnasium's Pendulum: swing it up and hold it there with a torque in [-2, 2].
+
+    Observation: cosine and sine of the angle (0 is up). Each step pays (1 - 2 cost / WORST) / steps, with the cost of the angle and speed
+    before the step. Truncated after `steps`. noise: see ControlEnv.
     """
 
     fixed_length = True
@@ -45,3 +48,12 @@ class Pendulum(ControlEnv):
     def measure(self) -> Tensor:
         angle = self.state[:, 0]
         return torch.stack((torch.cos(angle), torch.sin(angle)), 1)
+
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        blocks: list[Block] = [Caption(f"step {int(self.elapsed[i])} of {self.episode_steps}"), numbers(("cos", "sin"), self.observe()[i])]
+        if hidden:
+            angle, speed = self.state[i].tolist()
+            tip = -math.sin(angle), math.cos(angle)
+            blocks.append(Plane([Stroke(0, 0, *tip, (196, 84, 72), 0.18, "*"), Spot(0, 0, 0.06, INK, "o")], (-1.3, -1.3), (1.3, 1.3), 220))
+            blocks.append(numbers(("speed",), [speed]))
+        return blocks

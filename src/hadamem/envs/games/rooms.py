@@ -1,8 +1,8 @@
-"""Games of three phases, each in a room of its own: what Visual Match and Key-to-Door share.
+"""Games with three phases in different rooms: what Visual Match and Key-to-Door share.
 
-Explore, distractor and reward phase last a fixed number of frames, one action each. A phase that ends shows the first frame of the
-next one at once, so its own last frame is never seen; what its last action earned still counts. In the distractor phase there are
-apples to pick. The player sees the 5 x 5 cells around it.
+The explore, distractor and reward phases last a fixed number of frames, with one action each. The last action of a phase is followed by
+the first frame of the next phase, so a phase's own last frame is never seen; the reward of that action still counts. In the distractor
+phase there are apples to pick. The player sees the 5 x 5 cells around it.
 """
 
 from __future__ import annotations
@@ -10,35 +10,39 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from .. import random
-from .base import LONGEST, BatchedEnv, assign, positive
-from .room_tables import APPLE, APPLE_CELLS, COLUMNS, NO_APPLE, ROWS, VIEW, Cell, Tables, subsets
+from ... import random
+from ..base import LONGEST, BatchedEnv, assign, positive
+from ..render.blocks import Block, Colour
+from . import rooms_scene
+from .room_tables import APPLE, APPLE_CELLS, COLUMNS, NO_APPLE, ROWS, VIEW, Cell, Rules, Situation, Tables, subsets
 
 NEVER = torch.iinfo(torch.int32).max
 
 
 class Rooms(BatchedEnv):
-    """A game of three phases. Observation: 75 uint8, the picture [3, 5, 5] (RGB, rows, columns) flattened. Actions: north, south, west,
-    east; a move into something impassable or off the board does nothing.
+    """A game of three phases. Observation: 75 uint8, the picture [3, 5, 5] (RGB, rows, columns) flattened.
 
-    explore, distractor, reward: frames of the phases; an episode has as many actions and then terminates.
-    final_reward: for what the game wants in its reward phase, which is also what success means.
-    num_apples: of the 22 cells that may hold one; which, varies by episode. apple_reward: for stepping on an apple, or a pair: then one of
-    the two for all apples of an episode (fix_apple_reward), or for each apple a draw between them.
-    respawn_every: an apple taken in frame f is back in frame f + respawn_every + 1 (and, if the player is still there, taken one later).
-    image: give the picture as [3, 5, 5].
+    Actions: north, south, west, east; a move into something impassable or off the board does nothing.
+    explore, distractor, reward: frames of each phase; an episode terminates after their sum.
+    final_reward: paid for reaching the game's aim in the reward phase, which is also success.
+    num_apples: how many of the 22 possible cells hold an apple; which ones is drawn for each episode.
+    apple_reward: for stepping on an apple. A pair (low, high): with fix_apple_reward one of the two for all apples of an episode, otherwise
+    a uniform draw between them for each apple.
+    respawn_every: an apple taken in frame f is back in frame f + respawn_every + 1 (a player who is still there takes it one frame later).
+    image: observations of shape [3, 5, 5].
 
-    State: `situation` [N] holds all but apples and time as a number, see `Tables`; `ripe` [N, 23] is the value of `elapsed` from which
-    each apple is on show (the last entry stands for no apple).
+    State: `situation` [N] encodes everything but apples and time as a number, see `Tables`; `ripe` [N, 23] is the value of `elapsed` from
+    which each apple is visible (the last entry stands for no apple).
     """
 
+    keys: ClassVar = {"w": (0, "up"), "s": (1, "down"), "a": (2, "left"), "d": (3, "right")}
     image_shape = (3, VIEW, VIEW)
     episode_steps: int
 
@@ -54,7 +58,7 @@ class Rooms(BatchedEnv):
             raise ValueError(f"explore + distractor + reward must be at most {LONGEST}, got {self.episode_steps}; shorten a phase")
         self.final_reward = _number("final_reward", final_reward)
         if self.final_reward <= 0:
-            raise ValueError(f"final_reward must be positive, as it tells success, got {final_reward}")
+            raise ValueError(f"final_reward must be positive, as it marks success, got {final_reward}")
         self.num_apples = _whole("num_apples", num_apples, len(APPLE_CELLS))
         self.respawn_every = _whole("respawn_every", respawn_every, LONGEST)
         self.apple_reward = _apple_reward(apple_reward)
@@ -66,11 +70,12 @@ class Rooms(BatchedEnv):
         self.situation = self.zeros("situation")
         self.ripe = self.register("ripe", torch.full((self.num_envs, NO_APPLE + 1), NEVER, dtype=torch.int32))
         if isinstance(self.apple_reward, tuple) and fix_apple_reward:
-            self.worth = self.zeros("worth", dtype=torch.float32)                   # of an apple in this episode
+            self.worth = self.zeros("worth", dtype=torch.float32)                   # reward of an apple in this episode
+        self._situations = tables.situations
         self._tables(tables)
 
     def _tables(self, tables: Tables) -> None:
-        """Put the tables on the device. Situation s in order of colours o has the number o * self.situations + s."""
+        """Put the tables on the device. Situation s with colour order o has the number o * self.situations + s."""
         orders, self.situations, pixels = tables.image.shape
 
         def on_device(array: np.ndarray, dtype: torch.dtype) -> Tensor:
@@ -88,7 +93,7 @@ class Rooms(BatchedEnv):
         explore, distractor, _ = self.frames
         turns = torch.zeros(self.episode_steps + 1, dtype=torch.int64)
         turns[explore], turns[explore + distractor] = 1, 2
-        self._turns = (turns * (self._following.numel() // 3)).to(self.device)                         # which third of it, by time
+        self._turns = (turns * (self._following.numel() // 3)).to(self.device)                         # offset into _following, by time
         self._opens = torch.tensor([0, explore, explore + distractor], device=self.device)
         self._subsets = on_device(_subsets(self.num_apples), torch.int64)
         self._bits = torch.arange(NO_APPLE, device=self.device)
@@ -100,11 +105,20 @@ class Rooms(BatchedEnv):
 
     # --- what a game fills in --------------------------------------------------------------------------------------
 
-    openings: int              # situations it may start with
+    rules: Rules
+    openings: int              # number of situations that an episode may start with
 
     def opening(self, drawn: Tensor) -> Tensor:
         """The first situation [N] of an episode, from a number `drawn` [N] in 0 .. openings - 1."""
         return drawn
+
+    def note(self, i: int) -> str:
+        """A line for scenes: what env i must remember, or has achieved."""
+        raise NotImplementedError
+
+    def looks(self, i: int) -> dict[str, tuple[str, Colour]]:
+        """Letter and colour of marks that look different in this game."""
+        return {}
 
     # --- the task --------------------------------------------------------------------------------------------------
 
@@ -116,7 +130,7 @@ class Rooms(BatchedEnv):
             assign(self.worth, mask, self._apple_reward[drawn[:, 2]])
 
     def _grow(self, chosen: Tensor) -> Tensor:
-        """`ripe` of the apple cells [N, 22] where those of the bits `chosen` [N] hold an apple."""
+        """`ripe` of the apple cells [N, 22]. chosen [N]: bit j is set where cell j holds an apple."""
         return self._ripe_or_not[(chosen[:, None] >> self._bits) & 1]
 
     def advance(self, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -125,14 +139,14 @@ class Rooms(BatchedEnv):
         move = torch.add(action, self.situation, alpha=4)
         place = self._apple[move][:, None]
         ripe = self.ripe.gather(1, place)
-        taken = ripe < frame                                    # it was on show a frame ago already
+        taken = ripe < frame                                    # it was visible in the previous frame
         self.ripe.scatter_(1, place, torch.where(taken, frame + (self.respawn_every + 1), ripe))
         reward = torch.where(taken[:, 0], self._worth(), self._pays[move])
         self.situation.copy_(self._following[move + self._turns[now]])
         return reward, self.elapsed >= self.episode_steps, torch.zeros_like(taken[:, 0])
 
     def _worth(self) -> Tensor:
-        """What an apple pays now: [] or [N]."""
+        """The reward of an apple at this step: [] or [N]."""
         if not isinstance(self.apple_reward, tuple):
             return self._apple_reward
         if self.fix_apple_reward:
@@ -150,7 +164,14 @@ class Rooms(BatchedEnv):
     def success(self) -> Tensor:
         return self._won[self.situation]
 
-    # --- for looking at it -----------------------------------------------------------------------------------------
+    # --- for scenes and tests --------------------------------------------------------------------------------------
+
+    def scene(self, i: int, hidden: bool) -> list[Block]:
+        return rooms_scene.whole_room(self, i) if hidden else rooms_scene.agent_view(self, i)
+
+    def situation_of(self, i: int) -> Situation:
+        """The situation of env i, from which its board is drawn."""
+        return self._situations[int(self.situation[i]) % self.situations]
 
     @property
     def phase(self) -> Tensor:
@@ -159,31 +180,31 @@ class Rooms(BatchedEnv):
 
     @property
     def frame(self) -> Tensor:
-        """[N] frames of the present phase before the one on show."""
+        """[N] frames of the current phase before this one."""
         return self.elapsed - self._opens[self.phase]
 
     @property
     def player(self) -> Tensor:
-        """[N, 2] row and column in the present room."""
+        """[N, 2] row and column in the current room."""
         return self._player[self.situation]
 
     @property
     def apples(self) -> Tensor:
-        """[N, 22] bool: which apple cells (row by row) hold an apple; before the distractor phase none do."""
+        """[N, 22] bool: which apple cells (row by row) hold an apple now; none before the distractor phase."""
         return self.ripe[:, :NO_APPLE] <= self.elapsed[:, None]
 
     # --- layouts ---------------------------------------------------------------------------------------------------
 
     def inject_apples(self, layout: Mapping[str, Any]) -> None:
-        """Put apples at layout["apple_cells"] [N, num_apples, 2], if it is given, where an episode has just started."""
+        """Put apples at layout["apple_cells"] [N, num_apples, 2], if given, in envs whose episode has just started."""
         if "apple_cells" in layout:
             places = self.places(layout, "apple_cells", APPLE_CELLS, self.num_apples).sort(1).values
             if bool((places.diff(dim=1) == 0).any()):
-                raise ValueError("layout['apple_cells'] names a cell twice; give each env as many different cells as it has apples")
+                raise ValueError("layout['apple_cells'] names a cell twice; give each env num_apples different cells")
             assign(self.ripe[:, :NO_APPLE], self.started, self._grow((1 << places).sum(1)))
 
     def places(self, layout: Mapping[str, Any], name: str, known: Sequence[Cell], *shape: int) -> Tensor:
-        """layout[name], cells [N, *shape, 2] -> their places in the list `known` [N, *shape]."""
+        """Cells layout[name] [N, *shape, 2] -> their indices [N, *shape] in the list `known`."""
         given = self.given(layout, name, *shape, 2)
         table = torch.full((ROWS, COLUMNS), -1, device=self.device)
         for i, (row, column) in enumerate(known):
@@ -196,7 +217,7 @@ class Rooms(BatchedEnv):
         return found
 
     def given(self, layout: Mapping[str, Any], name: str, *shape: int) -> Tensor:
-        """layout[name] as whole numbers [N, *shape] on the device."""
+        """layout[name] as int64 [N, *shape] on the device."""
         value = torch.as_tensor(np.asarray(layout[name]) if not isinstance(layout[name], Tensor) else layout[name])
         if value.shape != (self.num_envs, *shape):
             raise ValueError(f"layout[{name!r}] must be {[self.num_envs, *shape]}, got {list(value.shape)}")
@@ -209,7 +230,7 @@ def _subsets(size: int) -> np.ndarray:
 
 
 def settings(presets: Mapping[str, Mapping[str, Any]], preset: str | None, **given: Any) -> dict[str, Any]:
-    """The options of a preset (None: the first), with those `given` that are not None in their place."""
+    """The options of a preset (None: the first), overridden by those of `given` that are not None."""
     name = next(iter(presets)) if preset is None else preset
     if name not in presets:
         raise ValueError(f"unknown preset {preset!r}; choose from {', '.join(presets)}")

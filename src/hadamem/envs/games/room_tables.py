@@ -1,7 +1,7 @@
-"""Rules of the three-phase games as plain Python, and their translation into lookup tables.
+"""Rules of the three-phase games as plain Python, and their conversion into lookup tables.
 
-Apples aside, such a game has only a few hundred situations: a phase, a player's cell and what the game remembers. A game says what a
-situation looks like and what follows (`Rules`); `tabulate` visits each one once, and from then on a step is a lookup.
+Apples aside, such a game has only a few hundred situations: a phase, the player's cell and what the game remembers. `Rules` define what a
+situation looks like and what follows it; `tabulate` visits each one once, so that a step is a table lookup.
 Cells are (row, column) from the top left. Boards are text: `#` wall, `k` key, `i` indicator, `d` door, `b` `c` `e` coloured objects.
 """
 
@@ -23,7 +23,7 @@ COLOURS = {
     "+": (228, 148, 109), "#": (25, 25, 25), " ": (204, 204, 204), "k": (159, 81, 44), "d": (134, 206, 235), "i": (255, 255, 255),
 }
 APPLE = (140, 178, 0)
-CODE = ((255, 0, 0), (0, 255, 0), (0, 0, 255))                         # colours of b, c and e, in an order that varies
+CODE = ((255, 0, 0), (0, 255, 0), (0, 0, 255))                         # colours of b, c and e, in varying order
 ORDERS = tuple(itertools.permutations(range(3)))
 
 ORCHARD = (
@@ -38,7 +38,7 @@ ORCHARD = (
 
 
 def cells(board: Board, mark: str) -> list[Cell]:
-    """Where `mark` stands on a board, row by row."""
+    """The cells of a board that hold `mark`, row by row."""
     return [(r, c) for r, row in enumerate(board) for c, char in enumerate(row) if char == mark]
 
 
@@ -54,12 +54,12 @@ def painted(board: Board, cell: Cell, mark: str) -> list[str]:
 
 
 APPLE_CELLS = cells(ORCHARD, "a")
-NO_APPLE = len(APPLE_CELLS)                                            # the place in a list of apples that never holds one
+NO_APPLE = len(APPLE_CELLS)                                            # index that stands for no apple
 ORCHARD_FLOOR = without(ORCHARD, "a+")
 
 
 class Situation(NamedTuple):
-    """A moment of a game, but for its apples and the time. memo: what the game has to remember, hashable."""
+    """The state of a game without its apples and the time. memo: what the game has to remember, hashable."""
 
     phase: int
     player: Cell
@@ -67,7 +67,7 @@ class Situation(NamedTuple):
 
 
 class Rules:
-    """One game: what its explore and reward phases look like and do. The distractor phase is the same for all games."""
+    """One game: how its explore and reward phases look and work. The distractor phase is the same in all games."""
 
     starts: Sequence[Situation]  # equally likely
     reward_start: Cell
@@ -82,11 +82,11 @@ class Rules:
         raise NotImplementedError
 
     def touch(self, now: Situation) -> tuple[Any, bool]:
-        """The player has moved (or not): what the game remembers from now on, and whether the final reward is paid."""
+        """After a move, successful or not: the new memo, and whether the final reward is paid."""
         raise NotImplementedError
 
     def carry(self, now: Situation) -> Any:
-        """What the next phase begins with, from the last situation of this one."""
+        """The memo of the next phase, from the last situation of this one."""
         raise NotImplementedError
 
     def won(self, now: Situation) -> bool:
@@ -106,7 +106,7 @@ def step(rules: Rules, now: Situation, move: Cell) -> tuple[Situation, bool]:
 
 
 def turn(rules: Rules, now: Situation) -> Situation:
-    """The first situation of the phase after this one's."""
+    """The first situation of the next phase."""
     if now.phase == EXPLORE:
         return Situation(DISTRACTOR, cells(ORCHARD, "+")[0], rules.carry(now))
     if now.phase == DISTRACTOR:
@@ -115,21 +115,21 @@ def turn(rules: Rules, now: Situation) -> Situation:
 
 
 def window(board: Board, centre: Cell) -> Iterator[tuple[Cell, str]]:
-    """The cells around `centre`, row by row, each with its mark; there is floor beyond the edge."""
+    """The cells around `centre`, row by row, each with its mark; outside the board there is floor."""
     for r in range(centre[0] - VIEW // 2, centre[0] + VIEW // 2 + 1):
         for c in range(centre[1] - VIEW // 2, centre[1] + VIEW // 2 + 1):
             yield (r, c), board[r][c] if 0 <= r < ROWS and 0 <= c < COLUMNS else " "
 
 
 class Tables(NamedTuple):
-    """A game of S situations, the first of them those it may start with, in numpy arrays."""
+    """A game of S situations as numpy arrays; the situations that an episode may start with come first."""
 
     situations: list[Situation]
-    following: np.ndarray     # [3, S, 4] after each action: within the phase, and where it closes the first or second phase
+    following: np.ndarray     # [3, S, 4] situation after each action: within the phase, at the end of phase 1, at the end of phase 2
     paid: np.ndarray          # [S, 4] bool: the action earns the final reward
-    apple: np.ndarray         # [S, 4] which of the apple cells it leads to; NO_APPLE: none
-    nearby: np.ndarray        # [S, 25] which of the apple cells is where in the window; NO_APPLE: none or hidden
-    image: np.ndarray         # [orders of colours, S, 75] uint8: the window without apples, channel by channel
+    apple: np.ndarray         # [S, 4] the apple cell that the action leads to; NO_APPLE: none
+    nearby: np.ndarray        # [S, 25] the apple cell at each place of the window; NO_APPLE: none, or covered
+    image: np.ndarray         # [colour orders, S, 75] uint8: the window without apples, channel by channel
     won: np.ndarray           # [S] bool
 
     def of(self, name: str) -> np.ndarray:
@@ -138,7 +138,7 @@ class Tables(NamedTuple):
 
 
 def tabulate(rules: Rules, orders: Sequence[Sequence[int]]) -> Tables:
-    """Visit every situation of a game. orders: which of the code colours b, c and e have, one entry for each table of images."""
+    """Visit every situation of a game. orders: which entries of CODE the marks b, c and e have; one table of images for each order."""
     number = {s: i for i, s in enumerate(rules.starts)}
     situations = list(rules.starts)
 
@@ -150,7 +150,7 @@ def tabulate(rules: Rules, orders: Sequence[Sequence[int]]) -> Tables:
 
     following, paid, apple, nearby, codes = [], [], [], [], []
     palette = [*COLOURS, *"bce"]
-    for now in situations:               # grows while we walk through it
+    for now in situations:               # `index` appends to the list during the loop
         after = [step(rules, now, move) for move in MOVES]
         following.append([[index(s) for s, _ in after], [index(turn(rules, s)) if now.phase == EXPLORE else index(s) for s, _ in after],
                           [index(turn(rules, s)) if now.phase == DISTRACTOR else index(s) for s, _ in after]])

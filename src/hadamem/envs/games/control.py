@@ -1,4 +1,4 @@
-"""Physical systems of which only a part is seen, perhaps through noise."""
+"""Physical systems that are observed in part, or with noise: what CartPole and Pendulum share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from gymnasium.spaces import Box
 from torch import Tensor
 
-from .. import random
-from .base import BatchedEnv, assign, check_length
+from ... import random
+from ..base import BatchedEnv, assign, check_length
 
-NOISE_SLOT = 32     # slots before it are for the start
+NOISE_SLOT = 32     # lower slots are for the start of an episode
 
 
 class ControlEnv(BatchedEnv):
-    """A system with a state [N, k] in float64 and observations of two numbers in float32.
+    """A system with a float64 state [N, k] and observations of two float32 numbers.
 
-    Episodes start uniformly in ±`spread` and are truncated after `steps`. noise: standard deviation of Gaussian noise that is added to
-    observations, which are then cut to the bounds ±`high` of their space.
+    Episodes start uniformly in ±`spread` and are truncated after `steps`. noise: standard deviation of the Gaussian noise added to
+    observations, which are then clipped to ±`high`, the bounds of their space.
     """
 
     layout = ("state",)
@@ -37,7 +37,7 @@ class ControlEnv(BatchedEnv):
         self.state = self.zeros("state", len(spread), dtype=torch.float64)
 
     def measure(self) -> Tensor:
-        """What can be seen of the state. [N, 2] float64"""
+        """The observed part of the state, without noise. [N, 2] float64"""
         raise NotImplementedError
 
     def start(self, mask: Tensor | None) -> None:

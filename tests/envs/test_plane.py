@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from hadamem import envs
-from hadamem.envs.meta import PointRobot, Wind, release_tasks
-from hadamem.envs.task_sets import draw_tasks
+from hadamem.envs.games.point_robot import PointRobot
+from hadamem.envs.games.task_sets import draw_tasks, release_tasks
+from hadamem.envs.games.wind import Wind
 
 from ..conftest import golden_folder
 
@@ -24,7 +25,7 @@ def traces() -> Path:
 
 
 @pytest.mark.parametrize("kind", ENVS)
-def test_replays_recorded_trajectories_bit_by_bit(kind, traces):
+def test_recorded_trajectories_replay_bit_for_bit(kind, traces):
     files = sorted(traces.glob(f"{kind}_[0-9]*.npz"))
     assert files
     records = [np.load(file) for file in files]
@@ -55,7 +56,7 @@ def test_release_tasks_are_the_published_ones(kind, traces):
     record = np.load(traces / f"{kind}_tasks.npz")
     tasks, permutation = release_tasks(kind)
     np.testing.assert_array_equal(permutation, record["permutation"])
-    tolerance = 5e-16 if kind == "point_robot" else 0      # its sines come from another numpy
+    tolerance = 5e-16 if kind == "point_robot" else 0      # recorded with another numpy, which rounds sines differently
     np.testing.assert_allclose(tasks, record["tasks"], rtol=0, atol=tolerance)
     split = {part: ENVS[kind](1, tasks=part, task_seed="release", num_train=10, num_eval=190, dtype=torch.float64)
              for part in ("train", "eval", "all")}
@@ -109,7 +110,7 @@ def test_starts_of_point_robot_fill_their_box(dense):
     assert ((starts.mean(0) - (low + high) / 2).abs() < 4 * error).all()
 
 
-def test_each_task_is_drawn_alike_often():
+def test_tasks_are_drawn_equally_often():
     env = Wind(4000, num_train=10)
     env.reset(seed=0)
     counts = torch.bincount(env.task_index, minlength=10)
@@ -132,7 +133,7 @@ def test_cycle_gives_each_task_one_trajectory(num_envs):
 
 
 def test_a_player_that_measures_the_wind_reaches_the_goal():
-    """Only observations: each step shows the wind. Out of reach are the winds that blow too hard south."""
+    """It uses observations only: each step shows the wind. Goals are out of reach where the wind blows south too hard."""
     env = Wind(150, tasks="eval", task_seed="release", cycle=True)
     obs, _ = env.reset(seed=0)
     winds, goal = env.task.clone(), torch.tensor([0.0, 1.0])
@@ -147,7 +148,7 @@ def test_a_player_that_measures_the_wind_reaches_the_goal():
         action = ((goal - last - wind) / 0.1).clamp(-1, 1)
         success = info["success"]
     possible = 100 * (0.1 + winds[:, 1]) >= 0.99
-    assert possible.sum() == 140       # the release's tasks allow no more
+    assert possible.sum() == 140       # of the release's tasks, the others cannot be solved
     assert not (success & ~possible).any()
     assert success.sum() >= 139        # one needs a perfect first step
     assert truncated.all()
@@ -181,7 +182,7 @@ def test_a_player_that_finds_the_goal_returns_to_it_in_the_next_inner_episode():
     assert found.float().mean() > 0.95
 
 
-def test_inner_episodes_keep_the_task_and_start_anew():
+def test_inner_episodes_keep_the_task_and_restart():
     env = PointRobot(5, episodes=3, horizon=4, autoreset_mode="disabled")
     obs, _ = env.reset(seed=2)
     task = env.task.clone()
@@ -199,7 +200,7 @@ def test_inner_episodes_keep_the_task_and_start_anew():
             assert torch.equal(env.position, obs[:, :2])
 
 
-def test_actions_outside_the_box_are_cut_and_a_tie_counts_as_reached():
+def test_actions_are_clipped_and_a_distance_equal_to_the_radius_counts_as_reached():
     env = Wind(1, dtype=torch.float64, autoreset_mode="disabled", radius=0.5)
     env.reset(seed=0, options={"layout": {"task": np.zeros((1, 2)), "position": [[0.0, 0.5]]}})
     _, reward, *_, info = env.step(np.array([[-0.0, 0.0]]))
@@ -211,7 +212,7 @@ def test_actions_outside_the_box_are_cut_and_a_tie_counts_as_reached():
 
 
 @pytest.mark.parametrize("name", ["Wind", "PointRobot", "PointRobotDense"])
-def test_batch_equals_single_envs_and_a_saved_state_goes_on_alike(name):
+def test_a_batch_equals_single_envs_and_a_saved_state_continues_the_same(name):
     make = functools.partial(envs.make, name, horizon=5)
     batch, singles = make(num_envs=3), [make(num_envs=1, first_env=i) for i in range(3)]
     obs = batch.reset(seed=9)[0]
@@ -258,7 +259,7 @@ def test_given_tasks_are_used():
     (dict(tasks="test"), "unknown tasks 'test'"),
     (dict(tasks=[1.0, 2.0]), r"\[n, 2\]"),
     (dict(tasks=[[0.0, float("nan")]]), "finite"),
-    (dict(tasks=[[0.0, 1.0]], task_seed=3), "leave one of them out"),
+    (dict(tasks=[[0.0, 1.0]], task_seed=3), "pass only one of them"),
     (dict(task_seed="1337"), "task_seed must be"),
     (dict(task_seed=-3), "task_seed must be"),
     (dict(task_seed="release", num_train=100), "at most 200"),

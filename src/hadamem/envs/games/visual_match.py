@@ -1,4 +1,4 @@
-"""Visual Match, the passive one (Memory-RL): see a colour, pick apples for a while, then walk to the object of that colour."""
+"""Visual Match, passive (Memory-RL): see a colour, pick apples for a while, then walk to the object of that colour."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import random
-from .base import assign
+from ... import random
+from ..base import assign
+from ..render.blocks import Colour
 from .room_tables import CODE, DISTRACTOR, EXPLORE, ORDERS, REWARD, Board, Rules, Situation, Tables, cells, painted, tabulate, without
 from .rooms import Rooms, settings
 
@@ -17,7 +18,7 @@ PRESETS = {
     "mrl": dict(explore=15, reward=15, final_reward=5.0),            # Memory-RL
     "release": dict(explore=15, reward=10, final_reward=10.0),       # code published with the SHM paper
 }
-COLOURS = 0x636F6C6F7572                                             # of the random numbers that decide which colour is where
+COLOURS = 0x636F6C6F7572                                             # stream key of the draw that gives the objects their colours
 
 CELL = (
     "           ",
@@ -43,7 +44,7 @@ UNTOUCHED, RIGHT, WRONG = range(3)
 
 
 class VisualMatchRules(Rules):
-    """memo: (place of the colour in the ring, target) in the explore phase, target in the next, (target, what was touched) in the last."""
+    """memo: (place of the colour in the ring, target) in the explore phase, target in the next, (target, touched object) in the last."""
 
     starts = tuple(Situation(EXPLORE, cells(CELL, "+")[0], (ring, target)) for ring in range(len(RING)) for target in range(3))
     reward_start = cells(HALL, "+")[0]
@@ -84,17 +85,18 @@ def _tables() -> Tables:
 
 
 class VisualMatch(Rooms):
-    """Walled in, the player first sees one cell of a colour. At the end there is an object of each colour; stepping on the one of that
-    colour pays `final_reward`, once, and the first step on any of them makes all three vanish.
+    """In the explore phase the player, walled in, sees one coloured cell. In the reward phase there is an object of each colour.
 
+    Stepping on the object of the colour seen pays `final_reward`, once. The first step on any object removes all three.
     preset: "mrl" (the default: 15 explore and 15 reward frames, final reward 5) or "release" (15, 10, 10); `explore`, `reward` and
-    `final_reward` go before it. The other options are those of `Rooms` and `BatchedEnv`.
-    Which colour each object has is decided by the run's seed and the same in every env and episode, so envs of equal seed, for training
-    and for evaluation, agree; per_env: it differs from env to env.
+    `final_reward` override it. The other options are those of `Rooms` and `BatchedEnv`.
+    The objects' colours are drawn from the run's seed, once for all envs and episodes, so training and evaluation envs with the same seed
+    agree. per_env: drawn separately for each env.
     Layout: target [N] (0, 1, 2 from the left), target_cell [N, 2] of the colour shown first, door_colours [N, 3, 3] RGB of the objects
     from the left (kept until the next seed), apple_cells [N, num_apples, 2].
     """
 
+    rules = VisualMatchRules()
     layout = ("target", "target_cell", "door_colours", "apple_cells")
     openings = len(VisualMatchRules.starts)
 
@@ -103,7 +105,7 @@ class VisualMatch(Rooms):
         chosen = settings(PRESETS, preset, explore=explore, reward=reward, final_reward=final_reward)
         super().__init__(num_envs, _tables(), distractor=distractor, **chosen, **options)
         self.per_env = per_env
-        self.order = self.zeros("order")                         # which of ORDERS the objects' colours are in
+        self.order = self.zeros("order")                         # index into ORDERS: the objects' colours
         self._targets = torch.tensor([VisualMatchRules.target(s) for s in _tables().situations] * len(ORDERS), device=self.device)
 
     def prepare(self, seed: int) -> None:
@@ -120,8 +122,15 @@ class VisualMatch(Rooms):
         """[N] which object pays: 0, 1, 2 from the left."""
         return self._targets[self.situation]
 
+    def note(self, i: int) -> str:
+        colour = ("red", "green", "blue")[ORDERS[int(self.order[i])][int(self.target[i])]]
+        return f"the colour is {colour}" + (": found" if bool(self.success()[i]) else "")
+
+    def looks(self, i: int) -> dict[str, tuple[str, Colour]]:
+        return {mark: ("RGB"[code], CODE[code]) for mark, code in zip("bce", ORDERS[int(self.order[i])], strict=True)}
+
     def inject(self, layout: dict[str, Any]) -> None:
-        drawn = self.situation - self.order * self.situations    # of episodes that have just started
+        drawn = self.situation - self.order * self.situations    # valid where an episode has just started
         ring, target = drawn // 3, drawn % 3
         if "target_cell" in layout:
             ring = self.places(layout, "target_cell", RING)
