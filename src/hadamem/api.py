@@ -78,7 +78,9 @@ def _single_env(table: Table, agent: str) -> dict[str, Any]:
 
 def _batched(env: Any, device: str) -> Any:
     """Adapt an env that exists already; a callable stays, for the trainer to make as many envs as it needs."""
-    if isinstance(env, (gymnasium.vector.VectorEnv, gymnasium.Env)):
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        return envs.adapt(env, autoreset_mode="same_step", device=find_device(device))      # or an error that says how to get that mode
+    if isinstance(env, gymnasium.Env):
         return envs.adapt(env, device=find_device(device))
     if env is None or callable(env) or isinstance(env, (envs.BatchedEnv, envs.Wrapper)):
         return env

@@ -51,9 +51,9 @@ def act(net, N=6, T=13, resets=0.15, seed=1, cut=True):
                    last={"value": torch.randn(N, generator=g, dtype=dtype)})
 
 
-def agent(config=PPOConfig(), **options):
+def agent(config=None, **options):
     """PPO around a network of `network`, in float32."""
-    made = PPO(AgentSpec(7, MULTI, NetworkConfig(memory="shm", memory_size=12, memory_output_size=16), config))
+    made = PPO(AgentSpec(7, MULTI, NetworkConfig(memory="shm", memory_size=12, memory_output_size=16), config or PPOConfig()))
     made.network.load_state_dict(network(dtype=torch.float32, **options).state_dict())
     return made
 

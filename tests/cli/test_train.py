@@ -23,8 +23,8 @@ from hadamem.runs.folder import load_config
 from hadamem.training.run import open_run
 
 ENV = "popgym/RepeatPreviousEasy"
-TINY = ["--num-envs", "8", "--num-steps", "16", "--network.memory-size", "8", "--network.memory-output-size", "16", "--network.encoder_size", "16",
-        "--network.layer_size", "16", "--ppo.num_epochs", "1", "--ppo.num_minibatches", "2", "--log", "none"]
+TINY = ["--num-envs", "8", "--num-steps", "16", "--memory-size", "8", "--memory-output-size", "16", "--encoder-size", "16",
+        "--layer-size", "16", "--num-epochs", "1", "--num-minibatches", "2", "--log", "none"]
 STEPS = ["--steps", "512"]      # four iterations
 
 
@@ -58,10 +58,10 @@ def test_every_setting_has_an_option():
     table = settings_table()
     start = to_flat(make_config(env=ENV))
     assert set(table.settings) == set(start)
-    other = {"device": "cpu", "preset": "popgym-fair", "network.head_activation": "tanh", "network.time_encoding": "none",
-             "ppo.lr_schedule": "constant", "ppo.normalize_advantage": "minibatch", "env": "TMaze", "network.memory": "gru",
-             "log": "tensorboard,wandb", "env_options": "k=3", "network.memory_options": "clip=2.5", "agent": "hadamem.agents:PPO"}
-    want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "network.memory_options": start["network.memory_options"] | {"clip": 2.5}}
+    other = {"device": "cpu", "preset": "popgym-fair", "head_activation": "tanh", "time_encoding": "none",
+             "lr_schedule": "constant", "normalize_advantage": "minibatch", "env": "TMaze", "memory": "gru",
+             "log": "tensorboard,wandb", "env_options": "k=3", "memory_options": "clip=2.5", "agent": "hadamem.agents:PPO"}
+    want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "memory_options": start["network.memory_options"] | {"clip": 2.5}}
     for name, setting in table.settings.items():
         value = other.get(name)
         if value is None:

@@ -9,7 +9,7 @@ from hadamem import envs
 from hadamem.runs.config import make_config
 from hadamem.training.trainer import Trainer
 
-SMALL = {"num_envs": 4, "num_steps": 20, "ppo.num_epochs": 1, "ppo.num_minibatches": 2, "network.memory_size": 8, "network.memory_output_size": 8,
+SMALL = {"num_envs": 4, "num_steps": 20, "num_epochs": 1, "num_minibatches": 2, "memory_size": 8, "memory_output_size": 8,
          "device": "cpu", "workers": 0}
 
 
@@ -88,6 +88,6 @@ def test_the_callers_generator_is_left_alone():
     ("popgym/ConcentrationMedium", "popgym-release", 208), ("popgym/BattleshipHard", "popgym-fair", 144),
     ("popgym/RepeatFirstHard", "popgym-fair", 831), ("popgym/AutoencodeMedium", "default", 207)])
 def test_rollouts_are_whole_episodes(name, preset, steps):
-    changes = {"num_envs": 8, "device": "cpu", "network.memory_size": 4, "network.memory_output_size": 4, "memory": "none"}
+    changes = {"num_envs": 8, "device": "cpu", "memory_size": 4, "memory_output_size": 4, "memory": "none"}
     assert Trainer(make_config(preset, env=name, **changes)).steps == steps
     assert Trainer(make_config(preset, env=name, **changes), envs.make(name, num_envs=8)).steps == steps

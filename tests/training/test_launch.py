@@ -19,7 +19,7 @@ from hadamem.training import launch
 from hadamem.training.launch import _terminated_is_interrupted, train_many
 from hadamem.training.run import open_run
 
-SMALL = {"num_envs": 8, "num_steps": 16, "ppo.num_epochs": 1, "network.memory_size": 8, "network.memory_output_size": 8, "device": "cpu", "log": ()}
+SMALL = {"num_envs": 8, "num_steps": 16, "num_epochs": 1, "memory_size": 8, "memory_output_size": 8, "device": "cpu", "log": ()}
 
 
 def configs(steps, seeds=(0, 1)):

@@ -128,7 +128,7 @@ def test_bad_input(tmp_path):
     with pytest.raises(ValueError, match="holds a run already; continue it with --resume"):
         train(settings(1), tmp_path / "run")
     with pytest.raises(ValueError, match=r"other settings: seed \(0, now 1\), ppo.clip \(0.2, now 0.3\)"):
-        train(settings(2, seed=1, **{"ppo.clip": 0.3}), tmp_path / "run", resume=True)
+        train(settings(2, seed=1, clip=0.3), tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="there is no run in"):
         open_run(tmp_path)
     text = (tmp_path / "run" / "config.yaml").read_text()
@@ -141,9 +141,9 @@ def test_bad_input(tmp_path):
 
 
 @pytest.mark.parametrize(("env", "memory", "changes"), [
-    ("popgym/RepeatPreviousEasy", "shm", {}), ("popgym/RepeatPreviousEasy", "shm-paper", {"network.separate_memories": True}),
-    ("popgym/PositionOnlyPendulumEasy", "gru", {"ppo.lr_schedule": "linear", "ppo.kl_coef": 0.2}), ("TMaze", "lstm", {"seed": 3}),
-    ("popgym/MultiarmedBanditEasy", "none", {"rollout": None, "ppo.reshuffle": False}),
+    ("popgym/RepeatPreviousEasy", "shm", {}), ("popgym/RepeatPreviousEasy", "shm-paper", {"separate_memories": True}),
+    ("popgym/PositionOnlyPendulumEasy", "gru", {"lr_schedule": "linear", "kl_coef": 0.2}), ("TMaze", "lstm", {"seed": 3}),
+    ("popgym/MultiarmedBanditEasy", "none", {"rollout": None, "reshuffle": False}),
 ])
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, env, memory, changes):
     config = settings(5, env, memory, **changes)
@@ -200,7 +200,7 @@ def test_without_a_checkpoint_the_run_starts_again(tmp_path):
 
 
 def test_a_finished_run_is_not_redone_but_may_be_prolonged(tmp_path):
-    constant = functools.partial(settings, **{"ppo.lr_schedule": "constant"})
+    constant = functools.partial(settings, lr_schedule="constant")
     train(constant(2), tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert train(constant(2), tmp_path / "run", resume=True, report=pytest.fail).status == "finished"
@@ -589,7 +589,7 @@ def test_memory_does_not_grow(tmp_path, iterations):
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         sizes.append(pages * os.sysconf("SC_PAGE_SIZE") / 2**20)
 
-    small = {"num_envs": 2, "num_steps": 4, "network.memory_size": 4, "log": ("tensorboard",), "checkpoint_every": 0.05}
+    small = {"num_envs": 2, "num_steps": 4, "memory_size": 4, "log": ("tensorboard",), "checkpoint_every": 0.05}
     start = time.monotonic()
     train(make_config(**{**TINY, **small}, steps=8 * iterations, device="cpu"), tmp_path / "run", report=report)
     warm, end = max(sizes[: iterations // 4]), max(sizes[-iterations // 4:])

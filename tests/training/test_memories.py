@@ -21,7 +21,8 @@ def test_a_stopped_run_goes_on_and_its_policy_acts(tmp_path, memory):
     train(settings(3, memory=memory), tmp_path / "parts", should_stop=after(2))
     assert train(settings(3, memory=memory), tmp_path / "parts", resume=True).status == "finished"
     assert_same_runs(tmp_path / "whole", tmp_path / "parts")
-    moments = [x for name, x in newest(tmp_path / "parts").tensors.items() if name.startswith("agent.adam.trunk.memory") and "exp_avg" in name]
+    saved = newest(tmp_path / "parts").tensors
+    moments = [x for name, x in saved.items() if name.startswith("agent.adam.trunk.memory") and "exp_avg" in name]
     assert memory == "none" or any(bool((x != 0).any()) for x in moments)
     assert_same_policies(whole.policy, hm.load_policy(tmp_path / "parts"))
 
@@ -44,7 +45,7 @@ def assert_same_policies(one, two):
 def test_from_the_command_line_with_its_own_sizes(tmp_path, memory, capsys):
     """Nothing but the name: the memory's own width and output, one batch."""
     small = ["--num-envs", "4", "--num-steps", "8", "--steps", "32", "--ppo.num_epochs", "1", "--ppo.num_minibatches", "2", "--log", "none"]
-    sizes = ["--network.memory-size", "none", "--network.memory-output-size", "none"]
+    sizes = ["--memory-size", "none", "--memory-output-size", "none"]
     options = ["--memory-option", "window=64"] if memory == "gpt2" else []      # states as large as the window: 1024 by itself
     command = ["train", "--env", "popgym/RepeatPreviousEasy", "--memory", memory, "--device", "cpu", "--plain"]
     run = str(tmp_path / "run")

@@ -8,7 +8,7 @@ from hadamem.runs.config import make_config
 from hadamem.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
-SMALL = {"num_envs": 16, "steps_per_iteration": 16 * 51, "ppo.num_epochs": 2, "network.memory_size": 16, "network.memory_output_size": 16, "tf32": False}
+SMALL = {"num_envs": 16, "steps_per_iteration": 16 * 51, "num_epochs": 2, "memory_size": 16, "memory_output_size": 16, "tf32": False}
 
 
 @pytest.mark.parametrize("memory", hm.list_memories())

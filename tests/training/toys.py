@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-TINY = {"num_envs": 8, "num_steps": 16, "network.memory_size": 8, "network.encoder_size": 16, "network.layer_size": 16, "network.memory_output_size": 16,
-        "network.head_size": 16, "ppo.num_epochs": 1, "ppo.num_minibatches": 2, "log": ()}
+TINY = {"num_envs": 8, "num_steps": 16, "memory_size": 8, "encoder_size": 16, "layer_size": 16, "memory_output_size": 16,
+        "head_size": 16, "num_epochs": 1, "num_minibatches": 2, "log": ()}
 BATCH = 8 * 16
 
 

@@ -27,7 +27,8 @@ def find_agent(name: str) -> type[Agent]:
         found = lookup.find(name)
         _check(name, found)
         return found
-    raise ValueError(f"unknown agent {name!r};{did_you_mean(name, AGENTS)} choose from {', '.join(AGENTS)}; one of your own is written package.module:Class")
+    raise ValueError(f"unknown agent {name!r};{did_you_mean(name, AGENTS)} choose from {', '.join(AGENTS)}; one of your own is written "
+                     "package.module:Class, or must be registered first, by hadamem.agents.register_agent")
 
 
 def register_agent(name: str, agent: type[Agent]) -> None:

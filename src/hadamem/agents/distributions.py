@@ -1,7 +1,7 @@
 """Distributions over actions: `parameters_of` maps the actor's outputs to distribution parameters, one tensor for all of them.
 
-Sampling takes noise drawn beforehand, so that a rollout can be repeated and captured in a CUDA graph. Actions are [..., K]: integers from 0,
-or floats in the units of the policy. `to_env` converts them to what the env takes.
+Sampling takes noise drawn beforehand, so that a rollout can be repeated and captured in a CUDA graph. Actions are [..., K]: integers
+from 0, or floats in the units of the policy. `to_env` converts them to what the env takes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +101,7 @@ class PPO(Agent):
     """PPO for a network with memory."""
 
     Config = PPOConfig
-    shown = {"entropy": "entropy", "kl": "KL", "value_loss": "value loss"}
+    shown: ClassVar = {"entropy": "entropy", "kl": "KL", "value_loss": "value loss"}
     envs_divisible_by = "num_minibatches"
     graphs = ("prepare", "update")
     compiled = ("loss",)

@@ -84,7 +84,7 @@ def settings_table(agent: str = "ppo") -> Table:
 
 
 @cache
-def _table(section: str, kind: type[Any]) -> Table:
+def _table(section: str, kind: Any) -> Table:
     table = Table({"": TrainConfig, "network": NetworkConfig, section: kind})
     del table.settings["algorithm"], table.bare["algorithm"]      # it stands under the agent's name
     return table

@@ -105,7 +105,8 @@ class Logs:
                 raise ValueError(f"log={name!r} needs the package {name}: pip install {name}, or leave it out") from error
             self.say(f"{name} is not installed, so it gets no events; pip install {name}, or set log to none")
         except Exception as error:
-            raise ValueError(f"log={name!r} cannot be started: {type(error).__name__}: {clip_text(error)}; fix that, or leave it out") from error
+            raise ValueError(f"log={name!r} cannot be started: {type(error).__name__}: {clip_text(error)}; "
+                             "fix that, or leave it out") from error
 
     def add(self, row: Mapping[str, Any]) -> None:
         self._each(lambda log: log.add(row))

@@ -23,8 +23,8 @@ class Preset(NamedTuple):
 # The sizes of the POPGym experiments of the paper, where it has them; other memories have their own defaults.
 POPGYM = {"total_steps": 15_000_000, "steps_per_iteration": 65_536, "max_num_steps": 1024, "compile": True}
 POPGYM_SIZES: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(SHM_NAMES, {"network.memory_size": 128, "network.memory_output_size": 1024}),
-    **dict.fromkeys(("gru", "lstm"), {"network.memory_size": 256}),
+    **{name: {"network.memory_size": 128, "network.memory_output_size": 1024} for name in SHM_NAMES},
+    **{name: {"network.memory_size": 256} for name in ("gru", "lstm")},
 }
 
 PRESETS: dict[str, Preset] = {

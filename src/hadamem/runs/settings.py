@@ -23,20 +23,19 @@ WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "
 ALIASES = {"steps": "total_steps", "lr": "learning_rate"}      # short forms of what everyone sets
 
 # Names in other libraries: refused, with ours as a hint.
-ELSEWHERE = {
-    "discount": "gamma", **dict.fromkeys(("lambda_", "lam", "gae_lam"), "gae_lambda"),
-    **dict.fromkeys(("n_epochs", "update_epochs", "epochs", "num_sgd_iter"), "num_epochs"),
-    **dict.fromkeys(("n_minibatches", "minibatches"), "num_minibatches"), **dict.fromkeys(("clip_coef", "clip_param", "clip_eps"), "clip_range"),
-    **dict.fromkeys(("entropy_coeff", "entropy_coef", "entropy_coefficient"), "ent_coef"),
-    **dict.fromkeys(("value_coef", "vf_loss_coeff", "value_loss_coef"), "vf_coef"), "vf_clip_param": "vf_loss_clip", "kl_target": "target_kl",
-    "kl_coeff": "kl_coef", **dict.fromkeys(("grad_clip", "grad_norm", "max_norm"), "max_grad_norm"),
-    **dict.fromkeys(("total_timesteps", "timesteps", "num_timesteps", "max_steps"), "total_steps"),
-    **dict.fromkeys(("n_steps", "rollout", "rollout_length", "unroll_length", "horizon"), "num_steps"),
-    **dict.fromkeys(("n_envs", "nenvs"), "num_envs"), **dict.fromkeys(("env_id", "env_name", "task"), "env"),
-    **dict.fromkeys(("batch", "train_batch_size", "n_batch"), "steps_per_iteration"), "batch_size": "num_minibatches",
-    **dict.fromkeys(("hidden_size", "hidden_dim", "rnn_hidden_dim", "lstm_hidden_size"), "memory_size"), "algo": "agent", "algorithm": "agent",
-    "random_seed": "seed", "num_workers": "workers", "anneal_lr": "lr_schedule",
-}
+ELSEWHERE = {name: ours for ours, names in {
+    "agent": ("algo", "algorithm"), "env": ("env_id", "env_name", "task"), "seed": ("random_seed",), "workers": ("num_workers",),
+    "total_steps": ("total_timesteps", "timesteps", "num_timesteps", "max_steps"), "num_envs": ("n_envs", "nenvs"),
+    "num_steps": ("n_steps", "rollout", "rollout_length", "unroll_length", "horizon"),
+    "steps_per_iteration": ("batch", "train_batch_size", "n_batch"),
+    "memory_size": ("hidden_size", "hidden_dim", "rnn_hidden_dim", "lstm_hidden_size"),
+    "lr_schedule": ("anneal_lr",), "gamma": ("discount",), "gae_lambda": ("lambda_", "lam", "gae_lam"),
+    "num_epochs": ("n_epochs", "update_epochs", "epochs", "num_sgd_iter"),
+    "num_minibatches": ("n_minibatches", "minibatches", "batch_size"), "clip_range": ("clip_coef", "clip_param", "clip_eps"),
+    "kl_coef": ("kl_coeff",), "target_kl": ("kl_target",), "vf_coef": ("value_coef", "vf_loss_coeff", "value_loss_coef"),
+    "vf_loss_clip": ("vf_clip_param",), "ent_coef": ("entropy_coeff", "entropy_coef", "entropy_coefficient"),
+    "max_grad_norm": ("grad_clip", "grad_norm", "max_norm"),
+}.items() for name in names}
 
 
 class Setting(NamedTuple):

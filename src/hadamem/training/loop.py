@@ -201,8 +201,8 @@ class _Session:
         check_fit(SimpleNamespace(**saved), trainer.env)
         reached, before, wanted = int(found.about["env_steps"]), load_config(disk.path).total_steps, config.total_steps
         if wanted <= reached and wanted < before:
-            raise ValueError(f"{disk.path} has done {reached:,} of {before:,} steps; total_steps ({wanted:,}) counts these too and cannot be "
-                             "less")
+            raise ValueError(f"{disk.path} has done {reached:,} of {before:,} steps; total_steps ({wanted:,}) counts these too and cannot "
+                             "be less")
         trainer.set_state(found.tensors)
         self.saved = trainer.iterations
         if not trainer.env.unwrapped.restorable:

@@ -14,9 +14,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from ..agents import Agent, AgentSpec, Image, NetworkConfig, find_agent
+from ..envs.features import AgentInputs
 from ..envs.foreign.spaces import STORED, choices
 from ..envs.foreign.spaces import leaves as adapted_leaves
-from ..envs.features import AgentInputs
 from ..runs import checkpoint
 from ..runs.files import CheckpointError
 from ..runs.folder import CHECKPOINTS, find_run, is_run
@@ -40,7 +40,7 @@ class Policy:
     """
 
     def __init__(self, agent: Agent, name: str, spec: AgentSpec, inputs: AgentInputs, seed: int = 0):
-        """name, spec: what the agent was built from. seed: of the run that trained it; evaluations keep what it decides for a whole task."""
+        """name, spec: what the agent was built from. seed: of the run that trained it; evaluations keep what it fixes for a task."""
         if spec.input_size != inputs.size:
             raise ValueError(f"the agent takes {spec.input_size} features, but inputs makes {inputs.size} of {inputs.observation_space}")
         self.agent, self.name, self.spec, self.seed = agent, name, spec, seed
@@ -135,7 +135,8 @@ class Policy:
                              scale_images=described["scale_images"])
         images = tuple(Image(offset, tuple(shape), first) for offset, shape, first in described["images"])
         kind = find_agent(described["agent"])
-        spec = AgentSpec(inputs.size, inputs.action_space, NetworkConfig(**described["network"]), kind.Config(**described["settings"]), images)
+        network, config = NetworkConfig(**described["network"]), kind.Config(**described["settings"])
+        spec = AgentSpec(inputs.size, inputs.action_space, network, config, images)
         with torch.random.fork_rng(devices=[]):      # initial weights are drawn, and overwritten
             agent = kind(spec)
         agent.network.to(next(x.dtype for x in weights.values() if x.is_floating_point()))

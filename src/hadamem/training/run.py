@@ -46,12 +46,12 @@ class Run:
         return [] if self.folder is None else read_rows(self.folder / EVALUATIONS)
 
     def summary(self) -> dict[str, Any]:
-        """Plain values: what ran, how far, how fast, and the mean return (and success) of the last 10 iterations in which episodes ended."""
+        """Plain values: what ran, how far, how fast, and mean return and success of the last 10 iterations in which episodes ended."""
         rows = self.metrics
         last = rows[-1] if rows else {}
         found: dict[str, Any] = {
-            "env": self.config.env, "agent": self.config.agent, "memory": self.config.network.memory, "preset": self.config.preset, "seed": self.config.seed,
-            "status": self.status, "iterations": last.get("iteration", 0), "steps": last.get("steps", 0),
+            "env": self.config.env, "agent": self.config.agent, "memory": self.config.network.memory, "preset": self.config.preset,
+            "seed": self.config.seed, "status": self.status, "iterations": last.get("iteration", 0), "steps": last.get("steps", 0),
             "elapsed": last.get("elapsed", 0.0), "skipped": sum(row.get("skipped", 0) for row in rows),
         }
         if found["elapsed"]:
