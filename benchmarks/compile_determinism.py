@@ -57,7 +57,8 @@ def main() -> None:
         for mode, process in running:
             out, _ = process.communicate()
             found = json.loads(out.strip().splitlines()[-1]) if process.returncode == 0 else {"sums": ["failed"]}
-            print(f"{mode:<14} {' '.join(found['sums'])}  updates {found.get('update_seconds', 0):.4f} s  build {found.get('capture_seconds', 0):.0f} s")
+            seconds = {name: found.get(f"{name}_seconds", 0) for name in ("update", "capture")}
+            print(f"{mode:<14} {' '.join(found['sums'])}  updates {seconds['update']:.4f} s  build {seconds['capture']:.0f} s")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def main() -> None:
     with hold(args.lock):
         for _ in range(3):
             row = trainer.iteration()
-        print(f"{args.preset} {args.task} {args.memory}: {trainer.num_envs} envs, {trainer.steps} steps, {round(row["updates"])} updates; "
+        print(f"{args.preset} {args.task} {args.memory}: {trainer.num_envs} envs, {trainer.steps} steps, {round(row['updates'])} updates; "
               f"rollout {row['rollout_seconds']:.4f} s, updates {row['update_seconds']:.4f} s")
         kernels("update", trainer.agent.update, 5, args.top)
         kernels("rollout", trainer._collect, 2, args.top)

@@ -39,7 +39,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_by_its_class_it_can_be_loaded_again(folder, capsys):
-    small = ["--num-envs", "16", "--rollout", "12", "--ppo.num_epochs", "1", "--log", "none", "--device", "cpu", "--plain"]
+    small = ["--num-envs", "16", "--num-steps", "12", "--num-epochs", "1", "--log", "none", "--device", "cpu", "--plain"]
     assert main(["train", "--env", "TMaze", "--memory", "own_memory:Leaky", "--steps", "192", *small]) == 0
     run = folder / "runs" / "TMaze-Leaky-0"
     assert yaml.safe_load((run / "config.yaml").read_text())["network"]["memory"] == "own_memory:Leaky"
@@ -60,7 +60,7 @@ def test_by_a_name_it_must_be_registered_again(folder, capsys):
     hm.register_memory("leaky", own_memory.Leaky)
     hm.register_memory("leaky", importlib.reload(own_memory).Leaky)      # as a notebook does: the newer one counts
     assert hm.memory.MEMORIES["leaky"] is own_memory.Leaky
-    hm.train("TMaze", memory="leaky", steps=192, num_envs=16, rollout=12, ppo__num_epochs=1, log=(), out="run", quiet=True, device="cpu")
+    hm.train("TMaze", memory="leaky", steps=192, num_envs=16, num_steps=12, num_epochs=1, log=(), out="run", quiet=True, device="cpu")
     assert hm.load_policy("run").network.config.memory == "leaky"
     del hm.memory.MEMORIES["leaky"]      # as in another process
     with pytest.raises(ValueError, match=r"unknown memory 'leaky'.*hm.register_memory"):

@@ -12,7 +12,7 @@ import gymnasium
 from . import envs
 from .agents import find_agent
 from .devices import find_device
-from .runs.config import make_config, settings_table
+from .runs.config import make_config, override, settings_table
 from .runs.folder import CONFIG, is_run, read_config, same_env
 from .runs.presets import PRESETS
 from .runs.settings import Table
@@ -47,14 +47,15 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     elif env is None:
         raise ValueError("env is missing: pass a name of hm.envs.list_envs(), a Gymnasium id, or a callable that makes an env")
     given = {**settings, **({} if memory is None else {"memory": memory}), **({} if agent is None else {"agent": agent})}
-    table = settings_table(agent or PRESETS[preset].agent if preset in PRESETS else "ppo")
-    changes = {**table.flatten(saved, read=True), **table.flatten(given)}
+    agent = agent or (PRESETS[preset].agent if preset in PRESETS else "ppo")
+    table = settings_table(agent)
+    changes = override(table.flatten(saved, read=True), table.flatten(given))
     if isinstance(env, str):
         changes["env"], env = env, None
     elif env is not None:
         changes["env"] = _name_of_run(env, changes.get("env"), out)
         if isinstance(env, gymnasium.Env):
-            changes = {**_single_env(table, agent or "ppo"), **changes}
+            changes = {**_single_env(table, agent), **changes}
     config = make_config(preset, **changes)
     made = _batched(env, config.device)
     progress = None if quiet else _progress(config, out)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import yaml
@@ -63,12 +64,12 @@ def test_every_setting_has_an_option():
              "log": "tensorboard,wandb", "env_options": "k=3", "memory_options": "clip=2.5", "agent": "hadamem.agents:PPO"}
     want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "memory_options": start["network.memory_options"] | {"clip": 2.5}}
     for name, setting in table.settings.items():
-        value = other.get(name)
+        value = other.get(setting.field)
         if value is None:
             value = {bool: not start[name], int: 7, float: 0.25}[setting.kind]
         for flag in setting_flags(setting, table):
             got = settings("--env", ENV, flag, str(value).lower() if setting.kind is bool else str(value))
-            assert to_flat(got)[name] == want.get(name, value), flag
+            assert to_flat(got)[name] == want.get(setting.field, value), flag
 
 
 def test_options_that_may_be_none():
@@ -138,7 +139,7 @@ def test_what_is_printed(here, capsys):
     assert main(["train", "--env", ENV, *STEPS, *TINY]) == 0
     captured = capsys.readouterr()
     head, *lines = captured.out.splitlines()
-    assert re.fullmatch(rf"{ENV}, shm, preset default: cpu, [\d,]+ parameters, 8 envs x 16 steps", head)
+    assert re.fullmatch(rf"{ENV}, ppo with shm, preset default: cpu, [\d,]+ parameters, 8 envs x 16 steps", head)
     assert lines[0].startswith("step 128 (25 %)")
     place = "runs/RepeatPreviousEasy-shm-0"
     assert [line.split() for line in lines[-4:]] == [["run", place], ["curve", f"{place}/curve.png"],
@@ -168,20 +169,22 @@ def test_resume(trained, here, capsys):
     (["--env", "popgym/RepeatPrevousEasy"], "did you mean popgym/RepeatPreviousEasy"),
     (["--env", ENV, "--memory", "shn"], "did you mean 'shm'"),
     (["--env", ENV, "--preset", "defalt"], "did you mean 'default'"),
-    (["--env", ENV, "--ppo.epoch", "4"], "did you mean '--ppo.num_epochs'"),
-    (["--env", ENV, "--learning-rate", "4"], "did you mean '--ppo.learning-rate'"),
-    (["--env", ENV, "--lr", "4"], "did you mean '--ppo.learning-rate'"),
-    (["--env", ENV, "--hidden-size=4"], "did you mean '--network.memory-size'"),
-    (["--env", ENV, "--set", "ppo.gamma=0.9"], "did you mean 'ppo.gamma'"),
+    (["--env", ENV, "--ppo.epoch", "4"], "did you mean '--ppo.num-epochs'"),
+    (["--env", ENV, "--lerning-rate", "4"], "did you mean '--learning-rate'"),
+    (["--env", ENV, "--discount", "0.9"], "unknown argument '--discount'; did you mean '--gamma'?"),
+    (["--env", ENV, "--ppo.discount", "0.9"], "did you mean '--ppo.gamma'"),
+    (["--env", ENV, "--hidden-size=4"], "did you mean '--memory-size'"),
+    (["--env", ENV, "--set", "ppo.discount=0.9"], "unknown setting 'ppo.discount'; did you mean 'gamma'?"),
+    (["--env", ENV, "--set", "network.gamma=0.9"], "did you mean 'ppo.gamma'"),
     (["--env", ENV, "--set", "ppo.epoch=4"], "did you mean 'ppo.num_epochs'"),
-    (["--env", ENV, "--set", "learning_rate=4"], "did you mean 'ppo.learning_rate'"),
+    (["--env", ENV, "--set", "lerning_rate=4"], "unknown setting 'lerning_rate'; did you mean 'ppo.learning_rate'?"),
     (["--env", ENV, "--set", "ppo.num_epochs"], "NAME=VALUE"),
-    (["--env", ENV, "--steps", "many"], "steps must be a whole number, got 'many'"),
-    (["--env", ENV, "--steps", "1.5"], "steps must be a whole number"),
-    (["--env", ENV, "--steps", "0"], "steps must be at least 1"),
-    (["--env", ENV, "--steps", "100"], "less than one batch"),
-    (["--env", ENV, "--tf32", "perhaps"], "true or false"),
-    (["--env", ENV, "--ppo.clip", "-1"], "clip"),
+    (["--env", ENV, "--steps", "many"], "total_steps must be a whole number, got 'many'"),
+    (["--env", ENV, "--steps", "1.5"], "total_steps must be a whole number, got 1.5"),
+    (["--env", ENV, "--steps", "0"], "total_steps must be at least 1, got 0"),
+    (["--env", ENV, "--steps", "100"], "total_steps (100) is less than one iteration ("),
+    (["--env", ENV, "--tf32", "perhaps"], "tf32 must be True or False, got 'perhaps'"),
+    (["--env", ENV, "--ppo.clip-range", "-1"], "ppo.clip_range must be above 0, got -1.0"),
     (["--env", ENV, "--seed", "-1"], "seed"),
     (["--env", ENV, "--device", "abacus"], "abacus"),
     (["--env", ENV, "--log", "paper"], "paper"),
@@ -192,7 +195,7 @@ def test_resume(trained, here, capsys):
     *[(["--env", ENV, "--name", name], "--name must be a single name") for name in ("", " ", ".", "..", "a/", "../a", "/a")],
     *[(["--env", ENV, "--out", place, *more], "--out must name a folder") for place in ("", " ") for more in ([], ["--seeds", "1"])],
     (["--env", ENV, "--name", "a", "--out", "b"], "leave one out"),
-    (["--env", ENV, "--out", "/proc/nowhere/x"], "cannot be written to"),
+    (["--env", ENV, "--out", "/proc/nowhere/x"], "cannot write to the folder /proc/nowhere/x: No such file or directory"),
     (["--config", "missing.yaml"], "missing.yaml cannot be read"),
     (["--config", "newer.yaml"], "upgrade hadamem"),
     (["--config", "typo.yaml"], "typo.yaml: unknown setting 'ppo.epoch'; did you mean 'ppo.num_epochs'"),
@@ -209,7 +212,7 @@ def test_bad_input_is_one_sentence(argv, words, here, capsys):
     (here / "newer.yaml").write_text("format: 99\nenv: TMaze\n")
     (here / "typo.yaml").write_text("env: TMaze\nppo:\n  epoch: 4\n")
     (here / "flat.yaml").write_text("env: TMaze\nppo: 4\n")
-    (here / "text.yaml").write_text("env: TMaze\nppo:\n  epochs: four\n")
+    (here / "text.yaml").write_text("env: TMaze\nppo:\n  num_epochs: four\n")
     (here / "made.yaml").write_text("env: TMaze\npreset: default\n")
     files = sorted(here.iterdir())
     assert main(["train", *argv]) == 2
@@ -229,7 +232,7 @@ def test_an_existing_run_is_not_overwritten(trained, monkeypatch, capsys):
     assert (trained / "runs/done/metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_without_its_settings_is_told_the_same_way(trained, here, capsys):
+def test_a_run_without_its_settings_gives_one_error_either_way(trained, here, capsys):
     shutil.copytree(trained / "runs/done", "half", ignore=shutil.ignore_patterns("config.yaml"))
     files = sorted(here.rglob("*"))
     said = []
@@ -241,7 +244,7 @@ def test_a_run_without_its_settings_is_told_the_same_way(trained, here, capsys):
     assert sorted(here.rglob("*")) == files
 
 
-def test_an_env_that_fails_is_told_in_one_sentence(here, capsys, monkeypatch):
+def test_an_env_that_fails_gives_an_error_in_one_sentence(here, capsys, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path, str(here)])
     (here / "brittle_env.py").write_text(
         "import gymnasium\nfrom tests.training.toys import Recall\n"
@@ -261,12 +264,12 @@ def test_an_env_that_fails_is_told_in_one_sentence(here, capsys, monkeypatch):
     assert (err.startswith("hadamem: env "), err.count("\n")) == (True, 1)
 
 
-def test_an_env_of_ones_own_in_the_current_folder(here):
-    """Through a real process: only there is the current folder's place in sys.path the console script's own."""
+def test_a_users_env_in_the_current_folder(here):
+    """In a real process: only there is sys.path that of the console script."""
     (here / "own_env.py").write_text(
         "import gymnasium\nfrom tests.training.toys import Recall\ngymnasium.register('Own-v0', entry_point='own_env:Recall')\n")
     run = "import sys; sys.path = [p for p in sys.path if p]; from hadamem.cli import main; sys.exit(main())"
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    root = str(Path(__file__).parents[2])
     for argv in (["train", "--env", "own_env:Own-v0", "--workers", "1", "--name", "own", *STEPS, *TINY], ["eval", "own", "--episodes", "4"],
                  ["watch", "own"]):
         done = subprocess.run([sys.executable, "-c", run, *argv], cwd=here, env={**os.environ, "PYTHONPATH": root}, capture_output=True,
@@ -360,7 +363,7 @@ def test_eval(trained, monkeypatch, capsys):
     monkeypatch.chdir(trained)
     assert main(["eval", "runs/done", "--episodes", "12"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"{ENV}, shm: 12 episodes, drawn actions, seed 0\n")
+    assert out.startswith(f"{ENV}, shm: 12 episodes, sampled actions, seed 0\n")
     saved = json.loads((trained / "runs/done/eval.json").read_text())
     assert saved["episodes"] == len(saved["returns"]) == 12
     assert (saved["env"], saved["seed"], saved["deterministic"], saved["success"]) == (ENV, 0, False, None)
@@ -379,20 +382,20 @@ def test_eval(trained, monkeypatch, capsys):
     assert (row["seed"], row["deterministic"], row["env_options"], row["episodes"]) == (3, True, {"k": 3}, 12)
     assert [row["steps"] for row in run.evaluations[-3:]] == [run.metrics[-1]["steps"]] * 3
     assert main(["eval", "done", "--episodes", "4", "--max-steps", "9", "--env-option", "k=3"]) == 0
-    assert re.search(r"length +9 steps\n +cut +4 of 4 episodes, after 9 steps", capsys.readouterr().out)
+    assert re.search(r"length +9 steps\n +truncated +4 of 4 episodes, after 9 steps", capsys.readouterr().out)
     assert [open_run("done").evaluations[-1][name] for name in ("max_steps", "cut")] == [9, 4]
     assert main(["eval", "done", "--episodes", "1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out.partition("seed 0")[2]
 
 
-def test_an_evaluation_that_cannot_be_kept_is_told_all_the_same(trained, here, capsys):
+def test_an_evaluation_that_cannot_be_saved_is_printed(trained, here, capsys):
     shutil.copytree(trained / "runs/done", "sealed", ignore=shutil.ignore_patterns("eval*"))
     os.mkdir("sealed/evaluations.jsonl")      # which cannot be appended to, not even by root
     assert main(["eval", "sealed", "--episodes", "2"]) == 0
     captured = capsys.readouterr()
     assert re.search(r"return +\S+ +95 % interval", captured.out)
     assert "written to" not in captured.out
-    assert captured.err == "hadamem: this evaluation is not kept: sealed/evaluations.jsonl cannot be written to (Is a directory)\n"
+    assert captured.err == "hadamem: this evaluation is not saved: cannot write to sealed/evaluations.jsonl (Is a directory)\n"
 
 
 def test_eval_on_another_env(trained, monkeypatch, capsys):
@@ -470,7 +473,9 @@ def test_demo(here, capsys, monkeypatch):
         run = open_run(here / "runs/demo" / memory)
         assert (run.status, run.config.network.memory) == ("finished", memory)
     one, other = (dataclasses.asdict(open_run(here / "runs/demo" / memory).config) for memory in ("shm", "none"))
-    assert one.pop("network") | {"memory": "none"} == other.pop("network")
+    network, control = one.pop("network"), other.pop("network")
+    assert (bool(network.pop("memory_options")), control.pop("memory_options")) == (True, {})      # those of the memory itself
+    assert network | {"memory": "none"} == control
     assert one == other
     assert demo.free_folder(here / "runs/demo") == here / "runs/demo-2"
 

@@ -89,10 +89,10 @@ def test_damage_is_noticed_and_the_one_before_is_used(tmp_path, how):
     assert int(found.tensors["i"]) == found.about["iteration"] == 12
     assert len(said) == 1
     assert "00000101" in said[0]
-    kept.go_on_after(12)
+    kept.continue_after(12)
     kept.write(20, {}, {})
     kept.write(21, {}, {})
-    assert [p.name for p in kept.paths()] == ["00000021", "00000020", "00000012"]      # the damaged one counts no more
+    assert [p.name for p in kept.paths()] == ["00000021", "00000020", "00000012"]      # the damaged one is not counted
     assert (tmp_path / "00000101.damaged").is_dir()
 
 
@@ -133,10 +133,13 @@ def test_a_config_written_by_hand(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("env: TMaze\nppo:\n  learning_rate: 3e-4\n  max_grad_norm: null\n")
     config = load_config(path)
-    assert config.ppo.learning_rate == 3e-4
-    assert config.ppo.max_grad_norm is None
-    for text, match in (("env: [", "not YAML"), ("- 3", "must hold"), ("ppo: {epoch: 3}", "did you mean 'epochs'"),
-                        ("learning_rate: 1", "did you mean 'ppo.learning_rate'"), ("steps: many", "steps must be a whole number")):
+    assert config.algorithm.learning_rate == 3e-4
+    assert config.algorithm.max_grad_norm is None
+    path.write_text("env: TMaze\nlearning_rate: 3e-4\nmax_grad_norm: null\n")      # the same without the section
+    assert load_config(path) == config
+    for text, match in (("env: [", "not YAML"), ("- 3", "must hold"), ("ppo: {epoch: 3}", "did you mean 'ppo.num_epochs'"),
+                        ("lerning_rate: 1", "did you mean 'ppo.learning_rate'"),
+                        ("steps: many", "total_steps must be a whole number, got 'many'")):
         path.write_text(text)
         with pytest.raises(ValueError, match=match):
             load_config(path)
@@ -170,8 +173,8 @@ def test_one_process_at_a_time(tmp_path):
     assert not (tmp_path / "a").exists()      # nothing was begun, nothing stays
     with RunFolder(tmp_path / "a" / "b"):
         pass
-    with pytest.raises(ValueError, match="cannot be written to"):
+    with pytest.raises(ValueError, match="cannot write to the folder /proc/nobody/here: No such file or directory"):
         RunFolder("/proc/nobody/here")
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="cannot be written to: Not a directory"):
+    with pytest.raises(ValueError, match=r"cannot write to the folder .*run: Not a directory; choose another one"):
         RunFolder(tmp_path / "file" / "run")

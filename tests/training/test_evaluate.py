@@ -193,7 +193,7 @@ def test_max_steps_of_our_own_envs(repeat):
     assert (lower.lengths, lower.cut) == ((5,) * 3, 0)
 
 
-def test_episodes_that_do_not_end_are_told_once(repeat, monkeypatch):
+def test_episodes_that_do_not_end_are_reported_once(repeat, monkeypatch):
     monkeypatch.setattr("hadamem.training.evaluate.PATIENCE", 0.0)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")

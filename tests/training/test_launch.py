@@ -42,11 +42,11 @@ def test_every_run_is_finished_once(finished):
     assert runs[0].metrics[-1]["loss"] != runs[1].metrics[-1]["loss"]
     before = (finished / "seed-0" / "metrics.jsonl").read_text()
     assert train_many(configs(512, (0, 1)), finished, jobs=1, say=said.append) == {"seed-0": 0, "seed-1": 0}
-    assert said == ["seed-0: finished already", "seed-1: finished already"]
+    assert said == ["seed-0: already finished", "seed-1: already finished"]
     assert (finished / "seed-0" / "metrics.jsonl").read_text() == before
 
 
-def test_other_settings_are_refused_and_longer_runs_go_on(finished, tmp_path):
+def test_other_settings_are_refused_and_runs_can_be_prolonged(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     other = {"seed-0": make_config(env="TMaze", memory="none", steps=512, **SMALL)}
     with pytest.raises(ValueError, match="other settings"):
@@ -83,12 +83,12 @@ def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
         assert [open_run(tmp_path / f"seed-{s}").status for s in (0, 1)] == ["interrupted"] * 2
 
 
-def test_a_run_that_fails_is_told(tmp_path):
-    bad = {"seed-0": make_config(env="TMaze", memory="gru", steps=16, **SMALL)}      # less than a batch
+def test_a_run_that_fails_is_reported(tmp_path):
+    bad = {"seed-0": make_config(env="TMaze", memory="gru", steps=16, **SMALL)}      # less than one iteration
     said = []
     assert train_many(bad, tmp_path, jobs=1, say=said.append)["seed-0"] == 2
     assert "seed-0.log" in said[-1]
-    assert "less than one batch" in said[-1]
+    assert "total_steps (16) is less than one iteration (128: 8 envs x 16 steps)" in said[-1]
 
 
 def test_a_hangup_that_is_ignored_stays_so():
@@ -102,16 +102,16 @@ def test_a_hangup_that_is_ignored_stays_so():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_folder_in_use_is_told(finished, tmp_path):
+def test_a_folder_in_use_is_reported(finished, tmp_path):
     shutil.copytree(finished / "seed-0", tmp_path / "seed-0")
     said = []
     with RunFolder(tmp_path / "seed-0", resume=True):
         assert train_many(configs(640, (0,)), tmp_path, jobs=1, say=said.append) == {"seed-0": 2}
-    assert f"another process trains in {tmp_path / 'seed-0'}" in said[-1]
+    assert f"another process is training in {tmp_path / 'seed-0'}" in said[-1]
 
 
-def test_what_may_change_is_passed_on_to_runs_that_go_on(finished, tmp_path, monkeypatch):
-    """All of it, with values that are neither the run's nor the default, and those that are texts of their own."""
+def test_what_may_change_is_passed_on_to_resumed_runs(finished, tmp_path, monkeypatch):
+    """All such settings, with values that are neither the run's nor the default, and with None and no logs."""
     commands = []
     monkeypatch.setattr(launch.subprocess, "Popen", lambda command, **options: commands.append(command))
     for changes in ({"checkpoint_every": 7.5, "keep_checkpoints": 1, "max_skipped": 9, "workers": 3, "tf32": False, "compile": True,
@@ -124,7 +124,7 @@ def test_what_may_change_is_passed_on_to_runs_that_go_on(finished, tmp_path, mon
         assert read_settings(args, job.folder) == new
 
 
-def test_ctrl_c_saves_and_calling_again_goes_on(tmp_path):
+def test_ctrl_c_saves_and_calling_again_resumes(tmp_path):
     small = ["num_envs=8", "num_steps=16", "ppo.num_epochs=1", "network.memory_size=8"]
     argv = ["train", "--env", "TMaze", "--memory", "gru", "--steps", "12800", "--seeds", "3", "--jobs", "1", "--out", str(tmp_path),
             "--device", "cpu", "--log", "none", "--set", *small]

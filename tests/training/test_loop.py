@@ -112,7 +112,7 @@ def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_bad_input(tmp_path):
-    with pytest.raises(ValueError, match=r"steps \(100\) is less than one batch \(128: 8 envs x 16 steps\)"):
+    with pytest.raises(ValueError, match=r"total_steps \(100\) is less than one iteration \(128: 8 envs x 16 steps\)"):
         train(make_config(steps=100, **TINY), tmp_path / "x" / "y")
     assert list(tmp_path.iterdir()) == []      # no folder for a run that never was
     with pytest.raises(ValueError, match="unknown env 'TMaz'; did you mean TMaze"):
@@ -125,10 +125,10 @@ def test_bad_input(tmp_path):
         train(settings(log=("wandb",)), tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
     train(settings(1), tmp_path / "run")
-    with pytest.raises(ValueError, match="holds a run already; continue it with --resume"):
+    with pytest.raises(ValueError, match="already holds a run; continue it with --resume"):
         train(settings(1), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"other settings: seed \(0, now 1\), ppo.clip \(0.2, now 0.3\)"):
-        train(settings(2, seed=1, clip=0.3), tmp_path / "run", resume=True)
+    with pytest.raises(ValueError, match=r"other settings: seed \(0, now 1\), ppo.clip_range \(0.2, now 0.3\)"):
+        train(settings(2, seed=1, clip_range=0.3), tmp_path / "run", resume=True)
     with pytest.raises(ValueError, match="there is no run in"):
         open_run(tmp_path)
     text = (tmp_path / "run" / "config.yaml").read_text()
@@ -143,11 +143,11 @@ def test_bad_input(tmp_path):
 @pytest.mark.parametrize(("env", "memory", "changes"), [
     ("popgym/RepeatPreviousEasy", "shm", {}), ("popgym/RepeatPreviousEasy", "shm-paper", {"separate_memories": True}),
     ("popgym/PositionOnlyPendulumEasy", "gru", {"lr_schedule": "linear", "kl_coef": 0.2}), ("TMaze", "lstm", {"seed": 3}),
-    ("popgym/MultiarmedBanditEasy", "none", {"rollout": None, "reshuffle": False}),
+    ("popgym/MultiarmedBanditEasy", "none", {"num_steps": None, "reshuffle": False}),
 ])
-def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, env, memory, changes):
+def test_a_stopped_run_resumes_bit_for_bit(tmp_path, env, memory, changes):
     config = settings(5, env, memory, **changes)
-    if changes.get("rollout", 0) is None:      # whole episodes
+    if changes.get("num_steps", 0) is None:      # whole episodes
         config = make_config(**{**TINY, **changes}, env=env, memory=memory, steps=5 * 8 * 200, device="cpu")
     train(config, tmp_path / "whole")
     run = train(config, tmp_path / "parts", should_stop=after(2))
@@ -208,7 +208,7 @@ def test_a_finished_run_is_not_redone_but_may_be_prolonged(tmp_path):
     train(constant(4), tmp_path / "run", resume=True)
     train(constant(4), tmp_path / "whole")
     assert_same_runs(tmp_path / "run", tmp_path / "whole")
-    assert open_run(tmp_path / "run").config.steps == 4 * BATCH
+    assert open_run(tmp_path / "run").config.total_steps == 4 * BATCH
 
 
 # --- kills and signals ---------------------------------------------------------------------------------------------
@@ -358,7 +358,7 @@ def test_a_custom_env_trains(tmp_path, kind):
     assert children() == before
     action, _ = run.policy.act(Recall().reset(seed=0)[0])
     assert action in (0, 1)
-    with pytest.warns(RuntimeWarning, match="episodes start anew"):
+    with pytest.warns(RuntimeWarning, match="cannot be restored: its episodes restart at iteration"):
         again = hm.train(env, out=tmp_path / "run", resume=True, quiet=True, steps=4 * BATCH)
     assert again.status == "finished"
     assert again.metrics[-1]["steps"] == 4 * BATCH
@@ -381,7 +381,7 @@ def test_a_worker_that_fails(tmp_path, how):
     config = open_run(tmp_path / "run").config
     run = train(config, tmp_path / "run", resume=True, env=Recall, notify=said.append)
     assert len(run.metrics) == 9
-    assert ["episodes start anew at iteration 3" in text for text in said] == [True]
+    assert ["its episodes restart at iteration 3" in text for text in said] == [True]
     assert children() == before
 
 
@@ -395,7 +395,7 @@ class Wider(Recall):
         self.action_space = gymnasium.spaces.Discrete(3)
 
 
-def test_a_run_goes_on_with_its_own_env_only(tmp_path):
+def test_a_run_resumes_with_its_own_env_only(tmp_path):
     out = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recall, "__module__", "__main__")                  # as if a script had defined it: only its name is known
@@ -406,16 +406,16 @@ def test_a_run_goes_on_with_its_own_env_only(tmp_path):
         hm.train(Other, **more)
     with pytest.raises(ValueError, match="the env's actions do not fit"):
         hm.train(lambda: Wider(), **more)
-    with pytest.warns(RuntimeWarning, match="episodes start anew"):
+    with pytest.warns(RuntimeWarning, match="cannot be restored: its episodes restart at iteration"):
         assert hm.train(Recall, **more).status == "finished"
     assert open_run(out).config.env == f"{Recall.__module__}:Recall"      # a name that can be found again
 
 
 def test_steps_are_the_total_of_a_run(tmp_path):
     train(settings(6), tmp_path / "run", should_stop=after(3))
-    with pytest.raises(ValueError, match=r"has done 384 of 768 steps; steps \(256\) is the total of the run"):
+    with pytest.raises(ValueError, match=r"has done 384 of 768 steps; total_steps \(256\) counts these too and cannot be less"):
         train(settings(2), tmp_path / "run", resume=True)
-    assert open_run(tmp_path / "run").config.steps == 6 * BATCH
+    assert open_run(tmp_path / "run").config.total_steps == 6 * BATCH
     assert train(settings(5), tmp_path / "run", resume=True).metrics[-1]["iteration"] == 5      # fewer, but not reached yet
 
 
@@ -455,7 +455,7 @@ def test_an_interrupt_stops_a_run_that_a_script_put_in_the_background(tmp_path):
     assert run.status == "interrupted"
 
 
-def test_a_full_disk_is_told_with_what_was_kept(tmp_path, monkeypatch):
+def test_the_error_of_a_full_disk_says_what_was_saved(tmp_path, monkeypatch):
     write = checkpoint.Checkpoints.write
 
     def full(self, iteration, *arguments):
@@ -499,18 +499,21 @@ def test_hm_train(tmp_path, capsys):
     run = hm.train("TMaze", "lstm", steps=3 * BATCH, out=tmp_path / "run", seed=4, **KEYWORDS)
     assert "TMaze" in capsys.readouterr().out
     assert run.config.network.memory == "lstm"
-    assert run.config.ppo.num_epochs == 1
+    assert run.config.algorithm.num_epochs == 1
     longer = hm.train(out=tmp_path / "run", resume=True, steps=5 * BATCH, quiet=True)
     assert capsys.readouterr().out == ""
     assert longer.config.seed == 4
     assert len(longer.metrics) == 5
-    assert hm.train("TMaze", preset="popgym-fair", steps=BATCH, quiet=True, **{**KEYWORDS, "ppo": {"num_epochs": 2}}).config.algorithm.gae_lambda == 1.0
+    nested = {name: value for name, value in KEYWORDS.items() if name != "num_epochs"} | {"ppo": {"num_epochs": 2}}
+    other = hm.train("TMaze", preset="popgym-fair", steps=BATCH, quiet=True, **nested).config.algorithm
+    assert (other.gae_lambda, other.num_epochs) == (1.0, 2)
     for bad, match in ((dict(), "env is missing"), (dict(resume=True), "needs out"), (dict(resume=True, out=tmp_path / "no"), "no run in"),
-                       (dict(env="TMaze", learning_rate=1.0), "did you mean 'ppo.learning_rate'"),
+                       (dict(env="TMaze", lerning_rate=1.0), "unknown setting 'lerning_rate'; did you mean 'ppo.learning_rate'\\?"),
                        (dict(env="TMaze", env_options={"seed": 3}), "a setting of the run itself; use seed"),
                        (dict(env="TMaze", checkpoint_every=float("nan")), "checkpoint_every must be"),
-                       (dict(env="TMaze", ppo={"entropy_coefficient": float("nan")}), "ppo.ent_coef must be a number"),
-                       (dict(env="TMaze", total_timesteps=1), "did you mean 'steps'"), (dict(env="TMaze", lr=1.0), "'ppo.learning_rate'")):
+                       (dict(env="TMaze", ppo={"ent_coef": float("nan")}), "ppo.ent_coef must be a number"),
+                       (dict(env="TMaze", total_timesteps=1), "did you mean 'total_steps'"),
+                       (dict(env="TMaze", ppo={"entropy_coefficient": 0.1}), "did you mean 'ent_coef'")):
         with pytest.raises(ValueError, match=match):
             hm.train(quiet=True, **bad)
     with pytest.raises(TypeError, match="env must be a name"):
@@ -540,7 +543,7 @@ class FakeWandB:
 
 
 def test_weights_and_biases(tmp_path, monkeypatch):
-    """Rows go there, under one id across resumes; a failure there is told once and stops nothing."""
+    """Rows go there, under one id across resumes; a failure there is reported once and stops nothing."""
     fake = FakeWandB()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     train(settings(2, log=("wandb",)), tmp_path / "run")
@@ -573,7 +576,7 @@ def test_mlflow(tmp_path, monkeypatch):
 
 def test_no_tensorboard_is_no_error(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.warns(RuntimeWarning, match="no tensorboard events"):
+    with pytest.warns(RuntimeWarning, match="tensorboard is not installed, so it gets no events; pip install tensorboard"):
         assert train(settings(1, log=("tensorboard",)), tmp_path / "run").status == "finished"
 
 
@@ -600,7 +603,7 @@ def test_memory_does_not_grow(tmp_path, iterations):
 
 
 @pytest.mark.gpu
-def test_a_run_on_a_gpu_stops_goes_on_and_moves(tmp_path):
+def test_a_run_on_a_gpu_stops_resumes_and_moves(tmp_path):
     config = dataclasses.replace(settings(6), device="cuda")
     train(config, tmp_path / "run", should_stop=after(3))
     before = rows(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Every memory trains: runs that were stopped go on bit for bit, whatever their states look like, and policies can be loaded."""
+"""Every memory trains: stopped runs resume bit for bit, whatever their states look like, and policies can be loaded."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ MEMORIES = hm.list_memories()
 
 
 @pytest.mark.parametrize("memory", MEMORIES)
-def test_a_stopped_run_goes_on_and_its_policy_acts(tmp_path, memory):
+def test_a_stopped_run_resumes_and_its_policy_acts(tmp_path, memory):
     whole = train(settings(3, memory=memory), tmp_path / "whole")
     assert whole.status == "finished"
     assert whole.summary()["skipped"] == 0
@@ -43,8 +43,8 @@ def assert_same_policies(one, two):
 
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_from_the_command_line_with_its_own_sizes(tmp_path, memory, capsys):
-    """Nothing but the name: the memory's own width and output, one batch."""
-    small = ["--num-envs", "4", "--num-steps", "8", "--steps", "32", "--ppo.num_epochs", "1", "--ppo.num_minibatches", "2", "--log", "none"]
+    """Nothing but the name: the memory's own width and output, one iteration."""
+    small = ["--num-envs", "4", "--num-steps", "8", "--steps", "32", "--ppo.num-epochs", "1", "--ppo.num-minibatches", "2", "--log", "none"]
     sizes = ["--memory-size", "none", "--memory-output-size", "none"]
     options = ["--memory-option", "window=64"] if memory == "gpt2" else []      # states as large as the window: 1024 by itself
     command = ["train", "--env", "popgym/RepeatPreviousEasy", "--memory", memory, "--device", "cpu", "--plain"]

@@ -13,10 +13,10 @@ from gymnasium.vector import AutoresetMode
 import hadamem as hm
 from hadamem import envs, states
 from hadamem.envs.features import AgentInputs
+from hadamem.envs.spaces import channels_first
 from hadamem.runs.config import make_config
 from hadamem.runs.files import CheckpointError
 from hadamem.runs.spaces import build_space, describe_space
-from hadamem.training.inputs import channels_first
 from hadamem.training.policy import Policy, load_policy
 from hadamem.training.trainer import Trainer
 from tests.envs.toys import Actions, Mixed
@@ -88,7 +88,7 @@ def test_acts_as_the_collector_does(env, memory):
     made = scrambled(trainer(env, memory, num_steps=60))
     policy = Policy.of(made)
     for deterministic in (True, False):
-        collector = type(made.collector)(made.env, made.network, 60, seed=5)
+        collector = type(made.collector)(made.env, made.agent, made.inputs, 60, seed=5)
         if deterministic:
             collector.noise.zero_()
         else:
@@ -99,9 +99,9 @@ def test_acts_as_the_collector_does(env, memory):
         state, reset = policy.initial_state(8, torch.Generator().manual_seed(5)), torch.ones(8, dtype=torch.bool)
         for t in range(60):
             if not deterministic:
-                policy.network.actions.noise = lambda *a, now=collector.noise[t], **k: now
+                policy.agent.actions.noise = lambda *a, now=collector.noise[t], **k: now
             action, state = policy.act(obs, state, reset, deterministic)
-            assert torch.equal(action, policy.network.actions.to_env(collector.rollout.action[:, t]))
+            assert torch.equal(action, policy.agent.actions.to_env(collector.rollout.action[:, t]))
             obs, _, terminated, truncated, _ = raw.step(action)
             reset = terminated | truncated
 
@@ -121,7 +121,7 @@ def test_acts_on_a_raw_gymnasium_vector_env_as_in_training(env):
         mask = np.stack(list(info["action_mask"])) if "action_mask" in info else None
         action, state = policy.act(obs, state, reset, deterministic=True, mask=mask)
         assert isinstance(action, np.ndarray)
-        want = policy.network.actions.to_env(made.collector.rollout.action[:, t]).numpy()
+        want = policy.agent.actions.to_env(made.collector.rollout.action[:, t]).numpy()
         np.testing.assert_array_equal(action, want)
         obs, _, terminated, truncated, info = raw.step(action + start if start else action)
         reset = terminated | truncated
@@ -192,7 +192,8 @@ def test_masks_of_several_parts():
     assert square.act(np.zeros(2), mask=[[0, 1], [1, 0]])[0].tolist() == [1, 0]
     assert square.act(np.zeros((3, 2)), mask=np.tile([[0, 1], [1, 0]], (3, 1, 1)))[0].tolist() == [[1, 0]] * 3
     for mask, words in (((one,), r"shape \[1, 5\] \(or a tuple of parts with 3, 2 entries\), or \[5\] for all envs, got \[1, 3\]"),
-                        ((one, one), r"got \[2, 3\]"), ((two, one), "got a tuple that is none"), (two, r"got \[2\]"), (True, r"got \[\]"),
+                        ((one, one), r"got \[2, 3\]"), ((two, one), r"or \[5\] for all envs, got tuple$"),
+                        (two, r"got \[2\]"), (True, r"got \[\]"),
                         ((one, two & False), "in each part, but leaves env 0 none")):
         with pytest.raises(ValueError, match=f"mask must .*{words}"):
             policy.act(np.zeros(2), mask=mask)
@@ -255,7 +256,7 @@ def test_a_policy_comes_back_from_disk(tmp_path, env, memory, changes):
     json.loads((path / "about.json").read_text())
     assert loaded.observation_space == policy.observation_space
     assert loaded.action_space == policy.action_space
-    raw = made.source
+    raw = made.env
     obs, _ = raw.reset(seed=1)
     mine, theirs = policy.initial_state(4, torch.Generator().manual_seed(1)), loaded.initial_state(4, torch.Generator().manual_seed(1))
     reset = torch.ones(4, dtype=torch.bool)
@@ -281,12 +282,12 @@ def test_a_run_is_found_by_its_name(tmp_path, monkeypatch):
 def test_what_is_no_policy_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no folder"):
         load_policy(tmp_path / "none")
-    with pytest.raises(ValueError, match="is no run, checkpoint or saved policy"):
+    with pytest.raises(ValueError, match=r"is not a run, checkpoint or saved policy: it has neither checkpoints/ nor about.json"):
         load_policy(tmp_path)
     policy = Policy.of(trainer())
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "diary.txt").write_text("dear diary")
-    with pytest.raises(ValueError, match="holds no policy"):
+    with pytest.raises(ValueError, match="notes exists and is not a saved policy; choose another name"):
         policy.save(tmp_path / "notes")
     path = policy.save(tmp_path / "p")
     assert load_policy(path / "tensors.safetensors").action_space == policy.action_space      # a file in it will do

@@ -35,7 +35,7 @@ def test_ratio_is_one_before_the_first_update():
     assert float((actions.log_prob(dist, r.action) - actions.log_prob(r.extras["dist"], r.action)).abs().max()) <= 1e-4
 
 
-def test_a_state_saved_and_restored_goes_on_in_graphs():
+def test_a_restored_state_continues_in_graphs():
     config = make_config("default", env="popgym/RepeatPreviousEasy", memory="shm", device="cuda", **SMALL)
     trainer = Trainer(config)
     trainer.iteration()

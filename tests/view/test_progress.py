@@ -123,7 +123,7 @@ def test_lines_where_there_is_no_terminal():
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_run_goes_on_when_nobody_reads_any_more(live):
+def test_a_run_continues_when_the_output_is_closed(live):
     reading, writing = os.pipe()
     with open(writing, "w") as stream, Progress(CONFIG, "runs/x", stream, live=live, every=0.0) as progress:
         progress.built(BUILT)
@@ -135,7 +135,7 @@ def test_a_run_goes_on_when_nobody_reads_any_more(live):
         print("and what comes later", file=stream, flush=True)
 
 
-def test_skipped_updates_are_told():
+def test_skipped_updates_are_shown():
     out = io.StringIO()
     with Progress(CONFIG, "", out, every=0.0) as progress:
         progress(row(1, skipped=2.0))

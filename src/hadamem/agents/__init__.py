@@ -21,6 +21,8 @@ AGENTS: dict[str, type[Agent]] = {
 
 def find_agent(name: str) -> type[Agent]:
     """The class behind a name of `AGENTS`, or behind "package.module:Class"."""
+    if not isinstance(name, str):
+        raise ValueError(f"agent must be a name such as 'ppo', got {name!r}")
     if name in AGENTS:
         return AGENTS[name]
     if ":" in name:

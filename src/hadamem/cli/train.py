@@ -13,7 +13,7 @@ from ..agents import section_of
 from ..envs import EnvError
 from ..lookup import import_from_here
 from ..runs import folder as folders
-from ..runs.config import TrainConfig, make_config, settings_table, to_flat
+from ..runs.config import TrainConfig, make_config, override, settings_table, to_flat
 from ..runs.folder import RUNS
 from ..runs.presets import PRESETS
 from ..runs.settings import ELSEWHERE, Table
@@ -135,7 +135,7 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
         raise ValueError(f"{file}: {error}") from error
     if file is not None and "preset" in given and saved.get("preset", given["preset"]) != given["preset"]:
         raise ValueError(f"--preset {given['preset']} does not go with {file}, whose settings come from {saved['preset']!r}; leave one out")
-    values = {**saved, **given}
+    values = override(saved, given)
     if "env" not in values:
         raise ValueError("--env is missing: say what to train on, e.g. --env popgym/RepeatPreviousEasy; `hadamem list envs` has the names")
     return make_config(values.pop("preset", "default"), **values)

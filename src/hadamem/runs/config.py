@@ -116,6 +116,28 @@ def _spell_out(network: NetworkConfig) -> NetworkConfig:
     return dataclasses.replace(network, memory_size=options.pop("memory_size", None), memory_options=options)
 
 
+def override(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Saved settings with changes, both by full dotted name, for `make_config`.
+
+    A saved file spells out sizes and options of its memory. Where another memory or memory size is given, those that were only defaults of
+    the saved one are left out, so that they become the defaults of the new one.
+    """
+    values = dict(saved)
+    memory, size = (saved.get(f"network.{name}") for name in ("memory", "memory_size"))
+    other = memory is not None and given.get("network.memory", memory) != memory
+    if other:
+        usual = to_flat(make_config(saved.get("preset", "default"), agent=saved.get("agent", "ppo"), memory=memory))
+        for name in ("network.memory_size", "network.memory_output_size", "network.time_encoding"):
+            if saved.get(name) == usual[name]:
+                values.pop(name, None)
+        values.pop("network.memory_options", None)
+    elif memory is not None and given.get("network.memory_size", size) != size:
+        usual = resolve_options(memory, {} if size is None else {"memory_size": size})
+        options = saved.get("network.memory_options", {})
+        values["network.memory_options"] = {name: x for name, x in options.items() if name not in usual or usual[name] != x}
+    return {**values, **given}
+
+
 def to_dict(config: TrainConfig) -> dict[str, Any]:
     """Plain nested values for YAML and JSON: the agent's settings stand under its name."""
     values = dataclasses.asdict(config)

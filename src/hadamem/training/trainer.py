@@ -158,7 +158,7 @@ class Trainer:
         try:
             if self.config.compile:
                 for name in agent.compiled:
-                    setattr(agent, name, torch.compile(plain[name], dynamic=False))
+                    setattr(agent, name, torch.compile(plain[name], dynamic=False, options=_compile_options()))
             self._capture_updates()
         except Exception as error:   # no C compiler, or something that the compiler does not support
             if not self.config.compile:
@@ -176,6 +176,13 @@ class Trainer:
     def _capture_updates(self) -> None:
         for name in self.agent.graphs:
             setattr(self.agent, name, capture(getattr(self.agent, name), self.device))
+
+
+def _compile_options() -> dict[str, Any]:
+    """Let Inductor choose kernels without timing them: runs of one seed then agree between builds, at the same speed."""
+    from torch._inductor import config
+
+    return {"deterministic": True} if hasattr(config, "deterministic") else {}      # torch 2.9 or newer
 
 
 def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:

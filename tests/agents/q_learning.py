@@ -1,0 +1,88 @@
+"""A small agent that learns from a replay: recurrent Q-learning with a target network, for tests of replays and their checkpoints."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from hadamem.agents import Acted, Agent, make_actions
+from hadamem.agents.networks import Trunk
+from hadamem.agents.optimizers import Adam
+
+
+@dataclass(frozen=True)
+class QConfig:
+    learning_rate: float = 1e-3
+    gamma: float = 0.9
+    replay_size: int = 64            # sequences
+    batch_size: int = 16             # sequences per update
+    num_updates: int = 2             # per iteration
+    epsilon: float = 0.1             # share of random actions
+
+
+class QNetwork(nn.Module):
+    def __init__(self, spec, actions):
+        super().__init__()
+        self.trunk = Trunk(spec.input_size, spec.images, spec.network)
+        self.head = nn.Linear(spec.network.layer_size, actions.inputs)
+
+    def initial_state(self, n, device=None, generator=None):
+        return self.trunk.initial_state(n, device, generator)
+
+
+class QLearning(Agent):
+    """Q-learning with a memory, from a replay of sequences."""
+
+    Config = QConfig
+    section = "q"
+    shown = {"q": "Q"}      # noqa: RUF012
+    records_next_obs = True
+
+    def __init__(self, spec, device="cpu"):
+        self.config, self.actions = spec.config, make_actions(spec.action_space)
+        self.network = QNetwork(spec, self.actions).to(device)
+        self.target = copy.deepcopy(self.network)
+        self.adam = Adam(self.network, self.config.learning_rate)
+
+    @property
+    def replay_size(self):
+        return self.config.replay_size
+
+    def act(self, features, state, first, mask=None, noise=None):
+        y, state = self.network.trunk.step(features, state, first)
+        q = self.network.head(y)
+        greedy = self.actions.mode(q)
+        if noise is None:
+            return Acted(greedy, state, {})
+        random = self.actions.mode(noise)                                         # the largest of equal noises
+        explore = torch.sigmoid(noise[:, :1]) < self.config.epsilon
+        return Acted(torch.where(explore, random, greedy), state, {})
+
+    def learn(self, source, progress, generator):
+        for _ in range(self.config.num_updates):
+            batch = source.sample(self.config.batch_size, generator)
+            features = batch.features()
+            q = self.network.head(self.network.trunk(features, batch.state, batch.first)[0]).gather(-1, batch.action)[..., 0]
+            with torch.no_grad():
+                later = self.target.head(self.target.trunk(features, batch.state, batch.first)[0]).amax(-1)
+                after = torch.where(batch.done[:, :-1], 0.0, later[:, 1:])
+                target = batch.reward[:, :-1] + self.config.gamma * after
+            loss = (q[:, :-1] - target).square().mean()
+            self.adam.zero_grad()
+            loss.backward()
+            self.adam.step()
+            for old, new in zip(self.target.parameters(), self.network.parameters(), strict=True):
+                old.data.lerp_(new.data, 0.01)
+        return {"q": q.mean(), "loss": loss}
+
+    def state_dict(self):
+        return {**super().state_dict(), **{f"target.{name}": x for name, x in self.target.state_dict().items()},
+                **{f"adam.{name}": x for name, x in self.adam.state_tensors().items()}}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.target.load_state_dict({name.removeprefix("target."): x for name, x in state.items() if name.startswith("target.")})
+        self.adam.load_state_tensors({name.removeprefix("adam."): x for name, x in state.items() if name.startswith("adam.")})

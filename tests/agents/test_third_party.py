@@ -1,0 +1,175 @@
+"""Agents of other people: one file each, and everything else works with them unchanged."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import hadamem as hm
+from hadamem.agents import AGENTS, Agent, find_agent, register_agent
+from hadamem.cli import main
+from hadamem.runs.config import make_config
+from hadamem.training.evaluate import evaluate
+from hadamem.training.loop import train
+from hadamem.training.replay import LatestRollout, Replay, rollout_tensors, select, size_in_bytes
+from hadamem.training.run import open_run
+from hadamem.training.trainer import Trainer
+
+from ..training.test_loop import after, assert_same_runs
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ENV = "popgym/RepeatPreviousEasy"
+TINY = {"num_envs": 8, "num_steps": 16, "memory_size": 8, "encoder_size": 16, "layer_size": 16, "memory_output_size": 16, "log": (),
+        "device": "cpu", "memory": "gru", "env": ENV}
+BATCH = 8 * 16
+
+
+@pytest.fixture
+def reinforce(monkeypatch):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import own_agent
+
+    register_agent("reinforce", own_agent.Reinforce)
+    yield own_agent.Reinforce
+    del AGENTS["reinforce"], sys.modules["own_agent"]
+
+
+Q = "tests.agents.q_learning:QLearning"
+
+
+def test_reinforce_learns_with_memory_and_not_without(reinforce):
+    """The example as it stands, until it is better than any agent without memory can be."""
+    found = {}
+    for memory in ("gru", "none"):
+        trainer = Trainer(make_config(env=ENV, memory=memory, agent="reinforce", total_steps=300_000, num_envs=32, memory_size=32, gamma=0.0,
+                                      device="cpu"))
+        while not trainer.done and found.get(memory, -1) < 0.1:
+            found[memory] = trainer.iteration()["return"]
+            if memory == "none" and trainer.env_steps > 100_000:
+                break
+    assert found["gru"] > 0.1
+    assert found["none"] < -0.2
+
+
+def test_reinforce_is_trained_resumed_and_evaluated(reinforce, tmp_path, capsys):
+    config = make_config(agent="reinforce", total_steps=4 * BATCH, **TINY)
+    whole = train(config, tmp_path / "whole")
+    train(config, tmp_path / "parts", should_stop=after(2))
+    assert train(config, tmp_path / "parts", resume=True).status == "finished"
+    assert_same_runs(tmp_path / "whole", tmp_path / "parts")
+    assert set(whole.metrics[-1]) >= {"return", "loss", "entropy"}
+    saved = evaluate(open_run(tmp_path / "parts").policy, ENV, episodes=4, seed=2)
+    assert saved.returns == evaluate(whole.policy, ENV, episodes=4, seed=2).returns
+    assert main(["eval", str(tmp_path / "parts"), "--episodes", "2"]) == 0
+    assert "return" in capsys.readouterr().out
+
+
+def test_an_agent_by_its_module_has_its_options_on_the_command_line(reinforce, tmp_path, capsys):
+    options = [word for name, value in TINY.items() if name not in ("log", "env", "memory")
+               for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = ["train", "--agent", "own_agent:Reinforce", "--env", ENV, "--plain", "--log", "none", "--steps", "256", *options]
+    assert main([*command, "--out", str(tmp_path / "run"), "--ent-coef", "0.5", "--reinforce.gamma", "0.25"]) == 0
+    settings = open_run(tmp_path / "run").config.algorithm
+    assert (type(settings).__name__, settings.ent_coef, settings.gamma) == ("ReinforceConfig", 0.5, 0.25)
+    assert "reinforce:\n  learning_rate" in (tmp_path / "run" / "config.yaml").read_text()
+    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--steps", "384", "--plain"]) == 0
+    assert "entropy" in capsys.readouterr().out
+    assert main([*command, "--out", str(tmp_path / "other"), "--clip-range", "0.2"]) == 2      # PPO's
+    assert "unknown argument '--clip-range'" in capsys.readouterr().err
+
+
+def test_what_is_no_agent_is_refused():
+    with pytest.raises(ValueError, match=r"unknown agent 'pop'; did you mean 'ppo'\?"):
+        find_agent("pop")
+    with pytest.raises(TypeError, match=r"agent 'hadamem:SHM' must be a subclass of hadamem.agents.Agent"):
+        find_agent("hadamem:SHM")
+    with pytest.raises(NotImplementedError, match="Agent must define act"):
+        Agent.act(Agent.__new__(Agent), None, None, None)
+
+
+# --- learning from a replay ----------------------------------------------------------------------------------------
+
+
+def q_settings(iterations, **changes):
+    return make_config(agent=Q, total_steps=iterations * BATCH, **{**TINY, "replay_size": 24, "env": "popgym/RepeatFirstEasy", **changes})
+
+
+@pytest.mark.parametrize("stops", [(2,), (3, 4, 5)])
+def test_a_run_with_a_replay_resumes_bit_for_bit(tmp_path, stops):
+    """24 sequences are three rollouts of 8 envs, so the replay wraps around between the stops."""
+    train(q_settings(7), tmp_path / "whole")
+    for i, stop in enumerate(stops):
+        train(q_settings(7), tmp_path / "parts", should_stop=after(stop - (stops[i - 1] if i else 0)), resume=i > 0)
+    train(q_settings(7), tmp_path / "parts", resume=True)
+    assert_same_runs(tmp_path / "whole", tmp_path / "parts")
+    chunks = [sorted(p.name for p in (tmp_path / run / "checkpoints" / "chunks").iterdir()) for run in ("whole", "parts")]
+    assert chunks[0][-3:] == chunks[1][-3:] == [f"{i:08}.safetensors" for i in (4, 5, 6)]
+
+
+def test_a_checkpoint_writes_only_what_is_new_of_a_replay(tmp_path):
+    times = []
+
+    def look(row):
+        chunks = tmp_path / "run" / "checkpoints" / "chunks"
+        times.append({p.name: p.stat().st_mtime_ns for p in chunks.iterdir()} if chunks.is_dir() else {})
+
+    train(q_settings(6, checkpoint_every=0.0, replay_size=1000), tmp_path / "run", report=look)
+    for earlier, later in zip(times, times[1:], strict=False):
+        assert earlier.items() <= later.items()      # none was touched again
+        assert len(later) == len(earlier) + 1
+
+
+def test_samples_of_a_replay_are_what_was_recorded():
+    trainer = Trainer(q_settings(9))
+    replay = trainer.source
+    assert isinstance(replay, Replay)
+    seen = []
+    for i in range(5):
+        trainer.iteration()
+        seen.append({name: x.clone() for name, x in rollout_tensors(trainer.collector.rollout).items()})
+        assert len(replay) == min(24, 8 * (i + 1))
+    batch = rollout_tensors(replay.sample(50, torch.Generator().manual_seed(0)))
+    recent = {name: torch.cat([s[name] for s in seen[-3:]]) for name in seen[0]}
+    for row in range(50):
+        match = [i for i in range(24) if all(torch.equal(recent[name][i], x[row]) for name, x in batch.items())]
+        assert len(match) >= 1
+    assert size_in_bytes(trainer.collector.rollout, 24) == sum(x.numel() * x.element_size() for x in replay.tensors.values())
+    rollout = trainer.collector.rollout
+    ended = rollout.done
+    follows = rollout.obs[:, 1:] if not isinstance(rollout.obs, (tuple, dict)) else None
+    assert torch.equal(rollout.next_obs[:, :-1][~ended[:, :-1]], follows[~ended[:, :-1]])
+
+
+def test_the_latest_rollout_can_be_sampled_too():
+    trainer = Trainer(make_config(total_steps=BATCH, num_minibatches=2, num_epochs=1, **TINY))
+    trainer.iteration()
+    source = trainer.source
+    assert isinstance(source, LatestRollout)
+    batch = source.sample(3, torch.Generator().manual_seed(0))
+    chosen = torch.randperm(8, generator=torch.Generator().manual_seed(0))[:3]
+    assert torch.equal(batch.features(), trainer.collector.rollout.features()[chosen])
+    assert torch.equal(select(source.rollout, chosen).reward, batch.reward)
+
+
+def test_a_replay_too_small_for_a_rollout_is_refused():
+    with pytest.raises(ValueError, match="at least one rollout of 8 envs, got a capacity of 7 sequences"):
+        Trainer(q_settings(1, replay_size=7))
+
+
+def test_features_of_a_rollout_are_those_that_the_agent_acted_on():
+    """For every kind of observation and action: Discrete, tuples, images, boxes, masks of previous actions across episodes."""
+    for env in (ENV, "popgym/AutoencodeEasy", "popgym/BattleshipEasy", "popgym/PositionOnlyPendulumEasy", "VisualMatch", "TMaze"):
+        trainer = Trainer(make_config(total_steps=10_000, num_minibatches=2, num_epochs=1, **{**TINY, "env": env, "num_steps": 40}))
+        seen, plain = [], trainer.agent.act
+        trainer.agent.act = lambda features, *rest, seen=seen, plain=plain: (seen.append(features.clone()), plain(features, *rest))[1]
+        for _ in range(2):
+            seen.clear()
+            trainer.iteration()
+            assert torch.equal(torch.stack(seen[:40], 1), trainer.collector.rollout.features()), env
+
+
+def test_agents_are_listed(capsys):
+    assert main(["list", "agents"]) == 0
+    assert "ppo" in capsys.readouterr().out
+    assert hm.agents.AGENTS["ppo"] is hm.agents.PPO
