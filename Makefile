@@ -1,4 +1,4 @@
-# make help lists the targets. Everything but test-gpu works inside $(VENV), made on first use.
+# `make help` lists the targets. All but test-gpu use $(VENV), which is created on first use.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -35,7 +35,7 @@ test: lint type  ## Lint, check types, and run the tests that need neither minut
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -m 'slow and not gpu' --durations=10 $(PYTEST_ARGS)
 
-# On a GPU machine where nothing can be installed: the Python at hand, its torch and triton, this source tree.
+# For a GPU machine on which nothing can be installed: uses $(PYTHON) with its torch and triton, and this source tree.
 test-gpu:  ## Run the GPU tests and the kernel tests with $(PYTHON) as it is, without a virtual environment
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m gpu -p no:cacheprovider --durations=10 $(PYTEST_ARGS)
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m 'not gpu and not slow' -p no:cacheprovider $(PYTEST_ARGS) \

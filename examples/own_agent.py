@@ -5,7 +5,7 @@
 All that hadamem needs is a subclass of `Agent`: settings, how it acts, and how it learns from a rollout. Collection, checkpoints, resuming,
 evaluation, the progress view and the command line work with it as they do with PPO. In this folder:
 
-    hadamem train --agent own_agent:Reinforce --env popgym/RepeatPreviousEasy --memory gru --gamma 0 --num-envs 32 --steps 400_000 --name mine
+    hadamem train --agent own_agent:Reinforce --env popgym/RepeatPreviousEasy --memory gru --gamma 0 --steps 400_000 --name mine
     hadamem train --resume --name mine --steps 500_000
     hadamem eval mine
 """

@@ -6,7 +6,7 @@ import torch
 
 
 def find_device(name: str) -> torch.device:
-    """The device of that name, or for "auto" the GPU if there is one."""
+    """The device of that name; "auto": a GPU if there is one, otherwise the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

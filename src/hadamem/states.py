@@ -40,6 +40,11 @@ def index(state: S, i: Any) -> S:
     return apply(lambda x: x[i], state)
 
 
+def select(state: S, rows: Tensor) -> S:
+    """The batch rows of an index tensor [N], as a copy."""
+    return apply(lambda x: x.index_select(0, rows), state)
+
+
 def detach(state: S) -> S:
     """The same state, detached from the autograd graph."""
     return apply(Tensor.detach, state)

@@ -1,5 +1,6 @@
 """Agents of other people: one file each, and everything else works with them unchanged."""
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def test_reinforce_learns_with_memory_and_not_without(reinforce):
     """The example as it stands, until it is better than any agent without memory can be."""
     found = {}
     for memory in ("gru", "none"):
-        trainer = Trainer(make_config(env=ENV, memory=memory, agent="reinforce", total_steps=300_000, num_envs=32, memory_size=32, gamma=0.0,
-                                      device="cpu"))
+        settings = {"total_steps": 300_000, "num_envs": 32, "memory_size": 32, "gamma": 0.0, "device": "cpu"}
+        trainer = Trainer(make_config(env=ENV, memory=memory, agent="reinforce", **settings))
         while not trainer.done and found.get(memory, -1) < 0.1:
             found[memory] = trainer.iteration()["return"]
             if memory == "none" and trainer.env_steps > 100_000:
@@ -115,7 +116,7 @@ def test_a_checkpoint_writes_only_what_is_new_of_a_replay(tmp_path):
         times.append({p.name: p.stat().st_mtime_ns for p in chunks.iterdir()} if chunks.is_dir() else {})
 
     train(q_settings(6, checkpoint_every=0.0, replay_size=1000), tmp_path / "run", report=look)
-    for earlier, later in zip(times, times[1:], strict=False):
+    for earlier, later in itertools.pairwise(times):
         assert earlier.items() <= later.items()      # none was touched again
         assert len(later) == len(earlier) + 1
 
@@ -137,7 +138,7 @@ def test_samples_of_a_replay_are_what_was_recorded():
     assert size_in_bytes(trainer.collector.rollout, 24) == sum(x.numel() * x.element_size() for x in replay.tensors.values())
     rollout = trainer.collector.rollout
     ended = rollout.done
-    follows = rollout.obs[:, 1:] if not isinstance(rollout.obs, (tuple, dict)) else None
+    follows = rollout.obs[:, 1:]
     assert torch.equal(rollout.next_obs[:, :-1][~ended[:, :-1]], follows[~ended[:, :-1]])
 
 

@@ -383,14 +383,14 @@ def test_eval(trained, monkeypatch, capsys):
     assert [row["steps"] for row in run.evaluations[-3:]] == [run.metrics[-1]["steps"]] * 3
     assert main(["eval", "done", "--episodes", "4", "--max-steps", "9", "--env-option", "k=3"]) == 0
     assert re.search(r"length +9 steps\n +truncated +4 of 4 episodes, after 9 steps", capsys.readouterr().out)
-    assert [open_run("done").evaluations[-1][name] for name in ("max_steps", "cut")] == [9, 4]
+    assert [open_run("done").evaluations[-1][name] for name in ("max_steps", "truncated")] == [9, 4]
     assert main(["eval", "done", "--episodes", "1", "--sampled"]) == 0
     assert "interval" not in capsys.readouterr().out.partition("seed 0")[2]
 
 
 def test_an_evaluation_that_cannot_be_saved_is_printed(trained, here, capsys):
     shutil.copytree(trained / "runs/done", "sealed", ignore=shutil.ignore_patterns("eval*"))
-    os.mkdir("sealed/evaluations.jsonl")      # which cannot be appended to, not even by root
+    os.mkdir("sealed/evaluations.jsonl")      # cannot be appended to, not even by root
     assert main(["eval", "sealed", "--episodes", "2"]) == 0
     captured = capsys.readouterr()
     assert re.search(r"return +\S+ +95 % interval", captured.out)
@@ -464,9 +464,9 @@ def test_demo(here, capsys, monkeypatch):
     from hadamem.cli import demo
 
     monkeypatch.setattr(demo, "EPISODES", 20)
-    assert demo.main(["--steps", "4096"]) in (0, 1)      # too short for memory to win
+    assert demo.main(["--steps", "4096"]) in (0, 1)      # too short for memory to help
     out = capsys.readouterr().out
-    assert "shm (Stable Hadamard Memory) learns" in out
+    assert "Training shm (Stable Hadamard Memory) on popgym/RepeatPreviousEasy" in out
     assert "the control without memory" in out
     assert (here / "runs/demo/curve.png").exists()
     for memory in ("shm", "none"):
@@ -477,14 +477,14 @@ def test_demo(here, capsys, monkeypatch):
     assert (bool(network.pop("memory_options")), control.pop("memory_options")) == (True, {})      # those of the memory itself
     assert network | {"memory": "none"} == control
     assert one == other
-    assert demo.free_folder(here / "runs/demo") == here / "runs/demo-2"
+    assert demo.unused_folder(here / "runs/demo") == here / "runs/demo-2"
 
 
-def test_compared():
-    from hadamem.cli.demo import compared
+def test_comparison_table():
+    from hadamem.cli.demo import comparison_table
     from hadamem.training.evaluate import Evaluation
 
-    text = compared({"shm": Evaluation((1.0, 0.9), (5, 5), (True, True)), "none": Evaluation((-0.5, -0.4), (5, 5), (False, True))})
+    text = comparison_table({"shm": Evaluation((1.0, 0.9), (5, 5), (True, True)), "none": Evaluation((-0.5, -0.4), (5, 5), (False, True))})
     assert [line.split()[0] for line in text.splitlines()] == ["memory", "shm", "none"]
     assert "100 %" in text
-    assert "success" not in compared({"shm": Evaluation((1.0, 0.9), (5, 5))})
+    assert "success" not in comparison_table({"shm": Evaluation((1.0, 0.9), (5, 5))})

@@ -1,4 +1,4 @@
-"""Evaluation: each episode counts once, whatever its length; intervals are the usual ones; the same seed plays the same episodes."""
+"""Evaluation: every episode counts once, whatever its length; confidence intervals; the same seed gives the same episodes."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from hadamem import envs
 from hadamem.runs.config import make_config
 from hadamem.runs.evaluations import keep
 from hadamem.runs.metrics import append_row, read_rows
-from hadamem.training.evaluate import FIRST_ENV, Evaluation, begin, check_fit, evaluate
+from hadamem.training.evaluate import FIRST_ENV, Evaluation, check_fit, evaluate, reset_for_evaluation
 from hadamem.training.policy import Policy
 from hadamem.training.trainer import Trainer
 
@@ -23,7 +23,7 @@ from .toys import TINY, Recall
 
 
 def policy_for(env, **changes):
-    """An untrained one."""
+    """An untrained policy."""
     name, given = (env, None) if isinstance(env, str) else ("given", env)
     trainer = Trainer(make_config(env=name, **{**TINY, "workers": 0 if given else None, **changes}), given)
     trainer.close()
@@ -36,7 +36,7 @@ def repeat():
 
 
 class Uneven(gymnasium.Env):
-    """Episodes of 1 and 19 steps by turns; the first is long where the seed is odd. A reward of 1 for every step."""
+    """Episodes alternate between 1 and 19 steps; the first is long if the seed is odd. Every step is rewarded with 1."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -54,7 +54,7 @@ class Uneven(gymnasium.Env):
 
 @pytest.mark.parametrize(("episodes", "mean"), [(8, 10.0), (4, 10.0), (64, 10.0), (6, (4 * 10 + 1 + 19) / 6)])
 def test_short_episodes_do_not_count_more_often(episodes, mean):
-    """Four copies: half of them begin with a long episode. The first `episodes` to end would be mostly short ones."""
+    """Four copies: half of them start with a long episode. The first `episodes` to end would be mostly short ones."""
     policy = policy_for(Uneven)
     batch = envs.adapt(Uneven, 4, workers=0)
     found = evaluate(policy, batch, episodes)
@@ -101,11 +101,11 @@ def test_the_episodes_were_not_trained_on(monkeypatch, repeat):
 
 @pytest.mark.parametrize("name", ["VisualMatch", "Wind"])
 def test_what_a_run_drew_once_stays(name):
-    """The colours' places and the tasks of the run that trained the policy; other episodes."""
+    """The order of the colours and the tasks are those of the run that trained the policy; the episodes are new."""
     trained = envs.make(name, 4, seed=6)
     trained.reset()
     judged = envs.make(name, 4)
-    begin(judged, SimpleNamespace(seed=6), seed=0)
+    reset_for_evaluation(judged, SimpleNamespace(seed=6), seed=0)
     once = judged.order if name == "VisualMatch" else judged.tasks
     assert torch.equal(once, trained.order if name == "VisualMatch" else trained.tasks)
     assert not torch.equal(judged.key, trained.key)
@@ -127,15 +127,15 @@ def test_single_and_vector_envs_stay_open():
     found = evaluate(policy, single, 3)
     assert found.episodes == 3
     single.reset()
-    several = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync")      # starts anew in the step after the end
+    several = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync")      # next-step mode
     found = evaluate(policy, several, 7)
-    assert found.returns == tuple(float(n) for n in found.lengths)                # that step is none of the episode's
+    assert found.returns == tuple(float(n) for n in found.lengths)                # the step that only resets does not count
     several.reset()
     several.close()
 
 
 class Forbidding(gymnasium.Env):
-    """Three steps with one action allowed in each; any other ends the run."""
+    """Three steps with one allowed action in each; any other action raises."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,))
     action_space = gymnasium.spaces.Discrete(4)
@@ -158,7 +158,7 @@ def test_forbidden_actions_are_not_taken():
 
 
 class Endless(gymnasium.Env):
-    """Ends at once where the seed is odd, never where it is even; a reward of 1 for every step."""
+    """Episodes of one step if the seed is odd, endless ones if it is even. Every step is rewarded with 1."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,))
     action_space = gymnasium.spaces.Discrete(2)
@@ -171,36 +171,36 @@ class Endless(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, bool(self.number % 2), False, {}
 
 
-def test_episodes_are_cut_at_max_steps():
+def test_episodes_are_truncated_at_max_steps():
     batch = envs.adapt(Endless, 4, workers=0)
     found = evaluate(policy_for(Endless), batch, 4, max_steps=7)
     assert sorted(found.returns) == [1.0, 1.0, 7.0, 7.0]
-    assert (found.max_steps, found.cut) == (7, 2)
-    assert (found.summary()["max_steps"], found.summary()["cut"]) == (7, 2)
+    assert (found.max_steps, found.truncated) == (7, 2)
+    assert (found.summary()["max_steps"], found.summary()["truncated"]) == (7, 2)
     assert batch.max_episode_steps is None      # as it was
     batch.close()
 
 
-def test_max_steps_of_our_own_envs(repeat):
-    """Episodes of 51 steps, which a limit beyond does not change; a lower limit of the env itself holds."""
+def test_max_steps_of_built_in_envs(repeat):
+    """Episodes have 51 steps: a higher limit changes nothing, and a lower limit of the env still applies."""
     name = "popgym/RepeatPreviousEasy"
     whole = evaluate(repeat, name, 3)
-    assert (evaluate(repeat, name, 3, max_steps=60).returns, whole.cut) == (whole.returns, 0)
-    assert evaluate(repeat, name, 3, max_steps=51).cut == 0      # they end there by themselves
+    assert (evaluate(repeat, name, 3, max_steps=60).returns, whole.truncated) == (whole.returns, 0)
+    assert evaluate(repeat, name, 3, max_steps=51).truncated == 0      # terminated, not truncated
     short = evaluate(repeat, name, 3, max_steps=10)
-    assert (short.lengths, short.cut) == ((10,) * 3, 3)
+    assert (short.lengths, short.truncated) == ((10,) * 3, 3)
     lower = evaluate(repeat, name, 3, max_steps=10, env_options={"max_episode_steps": 5})
-    assert (lower.lengths, lower.cut) == ((5,) * 3, 0)
+    assert (lower.lengths, lower.truncated) == ((5,) * 3, 0)
 
 
 def test_episodes_that_do_not_end_are_reported_once(repeat, monkeypatch):
-    monkeypatch.setattr("hadamem.training.evaluate.PATIENCE", 0.0)
-    with warnings.catch_warnings(record=True) as told:
+    monkeypatch.setattr("hadamem.training.evaluate.WARN_AFTER", 0.0)
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         evaluate(repeat, "popgym/RepeatPreviousEasy", 2, max_steps=20)
-        assert not told
+        assert not caught
         evaluate(repeat, "popgym/RepeatPreviousEasy", 2)
-    assert ["--max-steps" in str(warning.message) for warning in told] == [True]
+    assert ["--max-steps" in str(warning.message) for warning in caught] == [True]
 
 
 def test_report_counts_up(repeat):
@@ -218,8 +218,8 @@ def test_bad_input(options, words, repeat):
         evaluate(repeat, "popgym/RepeatPreviousEasy", **options)
 
 
-def test_envs_that_do_not_start_anew_are_refused(repeat):
-    with pytest.raises(ValueError, match="start anew"):
+def test_envs_without_autoreset_are_refused(repeat):
+    with pytest.raises(ValueError, match="must reset itself"):
         evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2, autoreset_mode="disabled"), 2)
     with pytest.raises(TypeError, match="env_options"):
         evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2), 2, env_options={"k": 3})
@@ -242,8 +242,8 @@ def test_only_envs_that_fit_the_policy(repeat, obs, action, fits):
     assert "Discrete(4)" in str(caught.value)
 
 
-def test_what_may_differ_between_envs_that_fit():
-    """Bounds of numbers; not their shape, not whether they are an image's, and no entry of a dict or tuple."""
+def test_what_may_differ_between_spaces():
+    """Bounds of a Box, but not its shape, not whether it is an image, and no entry of a dict or tuple."""
     box, image = spaces.Box(0, 1, (2, 2, 3)), spaces.Box(0, 255, (2, 2, 3), np.uint8)
 
     def fits(mine, theirs):
@@ -262,24 +262,24 @@ def test_what_may_differ_between_envs_that_fit():
     assert not fits(spaces.Tuple((box,)), spaces.Tuple((box, box)))
 
 
-# --- what is kept --------------------------------------------------------------------------------------------------
+# --- saved evaluations ---------------------------------------------------------------------------------------------
 
 
-def kept(folder, mean=1.0, **changes):
+def save(folder, mean=1.0, **changes):
     config = make_config(env="TMaze", env_options={"length": 5})
     facts = {"env": "TMaze", "env_options": {"length": 5}, "seed": 0, "deterministic": False, "steps": 128, **changes}
     return [path.name for path in keep(folder, config, Evaluation((mean,), (3,)), **facts)]
 
 
-def test_every_evaluation_is_kept(tmp_path):
+def test_every_evaluation_is_saved(tmp_path):
     def newest():
         return json.loads((tmp_path / "eval.json").read_text())["mean"]
 
-    assert kept(tmp_path, 1.0) == ["eval.json", "evaluations.jsonl"]
-    assert kept(tmp_path, 2.0, env_options={"length": 6}) == ["evaluations.jsonl"]
-    assert kept(tmp_path, 3.0, env="VisualMatch", env_options={}) == ["evaluations.jsonl"]
+    assert save(tmp_path, 1.0) == ["eval.json", "evaluations.jsonl"]
+    assert save(tmp_path, 2.0, env_options={"length": 6}) == ["evaluations.jsonl"]
+    assert save(tmp_path, 3.0, env="VisualMatch", env_options={}) == ["evaluations.jsonl"]
     assert newest() == 1.0
-    kept(tmp_path, 4.0, seed=2, deterministic=True, steps=256)
+    save(tmp_path, 4.0, seed=2, deterministic=True, steps=256)
     assert newest() == 4.0
     rows = read_rows(tmp_path / "evaluations.jsonl")
     assert [row["mean"] for row in rows] == [1.0, 2.0, 3.0, 4.0]
@@ -289,7 +289,7 @@ def test_every_evaluation_is_kept(tmp_path):
     assert all(row["date"].endswith("+00:00") for row in rows)
 
 
-def test_what_a_crash_left_swallows_no_row(tmp_path):
+def test_a_half_written_row_does_not_damage_the_next(tmp_path):
     path = tmp_path / "rows.jsonl"
     append_row(path, {"a": 1})
     whole = path.read_bytes()
@@ -306,16 +306,16 @@ def test_what_a_crash_left_swallows_no_row(tmp_path):
 
 def test_numbers_of_an_evaluation():
     found = Evaluation((1.0, 2.0, 3.0, 6.0), (5, 5, 6, 8), (True, False, True, True))
-    deviation = math.sqrt(14 / 3)
-    assert (found.mean, found.std) == (3.0, pytest.approx(deviation))
-    reach = 3.182446305 * deviation / 2
-    assert found.ci == pytest.approx((3 - reach, 3 + reach))
+    std = math.sqrt(14 / 3)
+    assert (found.mean, found.std) == (3.0, pytest.approx(std))
+    half_width = 3.182446305 * std / 2
+    assert found.ci == pytest.approx((3 - half_width, 3 + half_width))
     summary = found.summary()
     assert (summary["min"], summary["median"], summary["max"], summary["length"], summary["success"]) == (1.0, 2.5, 6.0, 6.0, 0.75)
     assert json.loads(json.dumps(summary, allow_nan=False))["returns"] == [1.0, 2.0, 3.0, 6.0]
 
 
-def test_one_episode_has_no_deviation():
+def test_one_episode_has_no_standard_deviation():
     found = Evaluation((1.5,), (3,))
     assert (found.mean, found.std, found.ci, found.success, found.success_ci) == (1.5, None, None, None, None)
     json.dumps(found.summary(), allow_nan=False)

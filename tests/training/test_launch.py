@@ -1,4 +1,4 @@
-"""Several runs side by side."""
+"""Several runs in parallel."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def test_every_run_is_finished_once(finished):
     assert (finished / "seed-0" / "metrics.jsonl").read_text() == before
 
 
-def test_other_settings_are_refused_and_runs_can_be_prolonged(finished, tmp_path):
+def test_other_settings_are_refused_and_runs_can_be_extended(finished, tmp_path):
     shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
     other = {"seed-0": make_config(env="TMaze", memory="none", steps=512, **SMALL)}
     with pytest.raises(ValueError, match="other settings"):
@@ -57,7 +57,7 @@ def test_other_settings_are_refused_and_runs_can_be_prolonged(finished, tmp_path
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
-    """SIGTERM and SIGHUP to the launcher leave no process behind; a run that is killed gives an exit code that is not 0."""
+    """SIGTERM and SIGHUP to the launcher leave no process running; a killed run gives an exit code that is not 0."""
     command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "4000000", "--seeds", "0", "1",
                "--out", str(tmp_path), "--device", "cpu", "--log", "none",
                "--set", "num_envs=8", "num_steps=16", "ppo.num_epochs=1", "network.memory_size=8"]
@@ -91,7 +91,7 @@ def test_a_run_that_fails_is_reported(tmp_path):
     assert "total_steps (16) is less than one iteration (128: 8 envs x 16 steps)" in said[-1]
 
 
-def test_a_hangup_that_is_ignored_stays_so():
+def test_an_ignored_hangup_stays_ignored():
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -110,8 +110,8 @@ def test_a_folder_in_use_is_reported(finished, tmp_path):
     assert f"another process is training in {tmp_path / 'seed-0'}" in said[-1]
 
 
-def test_what_may_change_is_passed_on_to_resumed_runs(finished, tmp_path, monkeypatch):
-    """All such settings, with values that are neither the run's nor the default, and with None and no logs."""
+def test_settings_that_may_change_reach_resumed_runs(finished, tmp_path, monkeypatch):
+    """All of them, with values that are neither the run's nor the default, and with None and no logs."""
     commands = []
     monkeypatch.setattr(launch.subprocess, "Popen", lambda command, **options: commands.append(command))
     for changes in ({"checkpoint_every": 7.5, "keep_checkpoints": 1, "max_skipped": 9, "workers": 3, "tf32": False, "compile": True,

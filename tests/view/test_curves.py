@@ -1,4 +1,4 @@
-"""Learning curves: which rows count, how they are smoothed, and that a PNG comes out."""
+"""Learning curves: which rows count, how they are smoothed, and that a PNG is written."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_rows_without_finished_episodes_are_left_out():
 
 def test_smoothing_is_a_mean_around_each_point():
     values = np.random.default_rng(0).normal(size=101)
-    got = smooth(values, share=0.1)                     # a reach of 6 to both sides
+    got = smooth(values, share=0.1)                     # 6 values to both sides
     for i in (0, 3, 50, 98, 100):
         np.testing.assert_allclose(got[i], values[max(0, i - 6):i + 7].mean())
     np.testing.assert_allclose(smooth(np.full(30, 2.5)), 2.5)
@@ -35,7 +35,7 @@ def test_smoothing_is_a_mean_around_each_point():
 
 
 @pytest.mark.parametrize(("x", "text"), [(0, "0"), (400, "400"), (4000, "4k"), (1_500_000, "1.5M"), (2e9, "2G")])
-def test_steps_in_few_letters(x, text):
+def test_compact_numbers_of_steps(x, text):
     assert short(x) == text
 
 
@@ -43,7 +43,7 @@ def test_steps_in_few_letters(x, text):
 def test_any_curve_can_be_drawn(values, tmp_path):
     path = draw_curves({"shm": rows(values), "none": rows(values, success=0.5)}, tmp_path / "new" / "curve.png", "TMaze", "seed 0")
     assert is_png(path)
-    assert [p.name for p in path.parent.iterdir()] == ["curve.png"]      # nothing half written is left
+    assert [p.name for p in path.parent.iterdir()] == ["curve.png"]      # no temporary file is left
 
 
 def test_a_curve_is_replaced(tmp_path):

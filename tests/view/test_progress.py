@@ -1,4 +1,4 @@
-"""The live view: what it counts, and that it fits any terminal."""
+"""The live view: its numbers, and that it fits any terminal."""
 
 import contextlib
 import io
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hadamem.runs.config import make_config
-from hadamem.view.progress import POINTS, Progress, Tally, clock, number, percent
+from hadamem.view.progress import POINTS, Progress, Summary, clock, number, percent
 
 pytest.importorskip("rich")
 from rich.cells import cell_len
@@ -30,7 +30,7 @@ class Clock:
 
 def tally_of(values, seconds=2.0, first=1, **more):
     clock = Clock()
-    tally = Tally(clock)
+    tally = Summary(clock)
     for i, value in enumerate(values, start=first):
         clock.now += seconds
         tally.add(row(i, value, **more))
@@ -40,12 +40,12 @@ def tally_of(values, seconds=2.0, first=1, **more):
 def test_speed_and_time_left():
     tally = tally_of([0.0] * 5)
     assert tally.rate == pytest.approx(50)                # 100 steps every 2 s
-    assert tally.left(1000) == pytest.approx(10)
-    assert tally.left(100) == 0
-    assert (tally.share("rollout"), tally.share("update")) == (pytest.approx(0.25), pytest.approx(0.75))
+    assert tally.seconds_left(1000) == pytest.approx(10)
+    assert tally.seconds_left(100) == 0
+    assert (tally.time_share("rollout"), tally.time_share("update")) == (pytest.approx(0.25), pytest.approx(0.75))
 
 
-def test_speed_is_that_of_late():
+def test_speed_is_the_recent_one():
     tally = tally_of([0.0] * 20)
     for i in range(21, 60):
         tally.clock.now += 1.0
@@ -53,7 +53,7 @@ def test_speed_is_that_of_late():
     assert tally.rate == pytest.approx(100)
 
 
-def test_a_resumed_run_does_not_count_what_was_before():
+def test_the_speed_of_a_resumed_run_ignores_earlier_steps():
     tally = tally_of([0.0], first=500)
     assert tally.rate == pytest.approx(50)
 
@@ -68,7 +68,7 @@ def test_return_is_the_mean_of_the_last_episodes():
 
 
 def test_a_row_without_episodes_shows_a_dash():
-    tally = Tally()
+    tally = Summary()
     tally.add({"iteration": 1, "steps": 100, "episodes": 0.0, "seconds": 1.0})
     assert tally.mean("return") is None
     assert tally.sparkline(10) == ""
@@ -108,13 +108,13 @@ CONFIG = make_config(env="popgym/RepeatPreviousEasy", steps=1000)
 BUILT = SimpleNamespace(device="cpu", network=torch.nn.Linear(1000, 63), num_envs=80, steps=51)
 
 
-def test_lines_where_there_is_no_terminal():
+def test_lines_without_a_terminal():
     out = io.StringIO()
     with Progress(CONFIG, "runs/x", out, every=1e9) as progress:
         progress.built(BUILT)
         for i in range(1, 11):
             progress(row(i, success=0.25))
-    head, first, last = out.getvalue().splitlines()      # the first and the last row; what lies between came too soon
+    head, first, last = out.getvalue().splitlines()      # the first and the last row; the others came within `every` seconds
     assert head == "popgym/RepeatPreviousEasy, ppo with shm, preset default: cpu, 63,063 parameters, 80 envs x 51 steps"
     assert first.startswith("step 100 (10 %), return 0.500, success 25 %, entropy 1.200, KL 0.01, value loss 0.100, ")
     assert last.startswith("step 1,000 (100 %)")
@@ -130,9 +130,9 @@ def test_a_run_continues_when_the_output_is_closed(live):
         os.close(reading)
         for i in range(1, 4):
             progress(row(i))
-            progress.say("a line that nobody sees")
+            progress.say("a line after the output was closed")
         assert progress.tally.row["steps"] == 300
-        print("and what comes later", file=stream, flush=True)
+        print("a later line", file=stream, flush=True)
 
 
 def test_skipped_updates_are_shown():
@@ -159,10 +159,10 @@ def test_the_panel_fits_and_keeps_its_size(width, rows):
         progress(row(i, -0.5 + i / 30, success=i / 30))
     lines = draw(progress, width)
     assert {cell_len(line) for line in lines} == {min(width - 2, 92)}
-    assert len(lines) == (11 if width >= 66 else 16)      # the same from the first row to the last: nothing jumps
+    assert len(lines) == (11 if width >= 66 else 16)      # the same height from the first row to the last
 
 
-def test_the_panel_says_what_matters():
+def test_the_contents_of_the_panel():
     progress = Progress(CONFIG, "runs/x", io.StringIO(), live=True)
     progress.built(BUILT)
     for i in range(1, 6):
@@ -194,7 +194,7 @@ def test_the_end_of_a_failed_run_leaves_the_terminal_alone():
     assert out.getvalue().count("runs/x") == 1
 
 
-def test_nothing_is_drawn_of_a_run_that_cannot_be_built():
+def test_a_run_that_cannot_be_built_draws_nothing():
     out = io.StringIO()
     with pytest.raises(ValueError, match="unknown"), Progress(CONFIG, "runs/x", out, live=True):
         raise ValueError("unknown env")

@@ -1,4 +1,4 @@
-"""Episodes as frames: what they show, and that they come out as GIF, MP4 and text."""
+"""Frames of episodes: what they show, and how they are written as GIF, MP4 and text."""
 
 import importlib
 import io
@@ -33,13 +33,13 @@ def test_an_episode_frame_by_frame(policy):
     assert frames[-1].caption.startswith("end after 51 steps: return ")
 
 
-def test_it_is_the_episode_that_evaluate_counts(policy):
+def test_it_shows_the_episode_that_evaluate_plays(policy):
     total = evaluate(policy, NAME, 1, seed=7, deterministic=True).mean
     *_, last = play_frames(policy, NAME, seed=7, deterministic=True)
     assert last.caption == f"end after 51 steps: return {total:+.3g}"
 
 
-def test_a_seed_shows_the_same_again(policy):
+def test_a_seed_shows_the_same_episode(policy):
     captions = [[frame.caption for frame in play_frames(policy, NAME, seed=seed)] for seed in (1, 1, 2)]
     assert captions[0] == captions[1] != captions[2]
 
@@ -50,7 +50,7 @@ def test_several_episodes_differ(policy):
     assert frames[0].view != frames[52].view
 
 
-def test_long_episodes_are_cut(policy):
+def test_long_episodes_are_stopped(policy):
     *rest, last = play_frames(policy, NAME, max_steps=5)
     assert len(rest) == 5
     assert last.caption.startswith("stopped after 5 steps")
@@ -63,14 +63,14 @@ def test_text_shows_success():
     assert "@" in last.view
 
 
-def test_a_foreign_env_without_pictures_shows_its_observation():
+def test_a_gymnasium_env_without_rendering_shows_its_observation():
     frames = list(play_frames(policy_for(Recall), Recall, env_options={"length": 2}))
     assert len(frames) == 3
     assert all(frame.view.ndim == 3 for frame in frames)
     assert frames[0].caption.startswith("action ")
 
 
-def test_a_foreign_env_renders_what_it_can(monkeypatch):
+def test_a_gymnasium_env_renders_in_its_own_modes(monkeypatch):
     policy = policy_for(Mixed, **{"ppo.num_minibatches": 1})
     monkeypatch.setattr(Mixed, "metadata", {"render_modes": ["ansi"]})
     frames = list(play_frames(policy, Mixed, text=True))
@@ -105,10 +105,10 @@ def test_mp4(policy, tmp_path):
         pytest.skip("no ffmpeg here")
     path = write(play_frames(policy, NAME, max_steps=6), tmp_path / "episode.mp4", fps=5)
     assert path.read_bytes()[4:8] == b"ftyp"
-    told = subprocess.run([watch.find_ffmpeg(), "-i", str(path)], capture_output=True, text=True).stderr
-    assert "480x320" in told
-    assert "5 fps" in told
-    assert "Duration: 00:00:02.8" in told      # 6 frames, and the last one for 1.5 s: 8 more
+    printed = subprocess.run([watch.find_ffmpeg(), "-i", str(path)], capture_output=True, text=True).stderr
+    assert "480x320" in printed
+    assert "5 fps" in printed
+    assert "Duration: 00:00:02.8" in printed      # 6 frames, and the last one for 1.5 s: 8 more
 
 
 def test_mp4_that_fails_says_why(policy, tmp_path, monkeypatch):
@@ -158,4 +158,4 @@ def test_show(monkeypatch):
     assert out.getvalue() == "one\na\n\ntwo\nb\n\n"
     assert naps == []
     show(frames, fps=5, out=Terminal())
-    assert naps == [0.2, watch.LINGER]
+    assert naps == [0.2, watch.LAST_FRAME_SECONDS]

@@ -88,10 +88,8 @@ class Batch(NamedTuple):
 
     def select(self, envs: Tensor) -> Batch:
         """The rows `envs` of every tensor."""
-        def pick(x: Any) -> Any:
-            return None if x is None else x.index_select(0, envs)
-
-        return Batch(**{name: states.apply(pick, x) if name == "state" else pick(x) for name, x in self._asdict().items()})
+        picked: dict[str, Any] = {name: None if x is None else x.index_select(0, envs) for name, x in self._asdict().items() if name != "state"}
+        return Batch(**picked, state=states.select(self.state, envs))
 
 
 STATISTICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")      # means over an iteration's updates

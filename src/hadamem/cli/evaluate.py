@@ -63,7 +63,7 @@ def evaluation_rows(found: Any) -> list[tuple[str, str]]:
         rows.append(("success", f"{100 * found.success:.1f} %   95 % interval {100 * low:.1f} % to {100 * high:.1f} %"))
     rows.append(("length", f"{summary['length']:.4g} steps"))
     if found.max_steps is not None:
-        rows.append(("truncated", f"{found.cut} of {found.episodes} episodes, after {found.max_steps:,} steps (--max-steps)"))
+        rows.append(("truncated", f"{found.truncated} of {found.episodes} episodes, after {found.max_steps:,} steps (--max-steps)"))
     return rows
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from . import trees
-from .spaces import Image, action_dtype, appended, appended_space, find_images, leaves, null_action
+from .spaces import Image, action_dtype, appended_space, find_images, leaves, null_action
 
 PREVIOUS_ACTION = "prev_action"    # names in dict observations, as in POPGym
 FIRST_STEP = "is_t0"
@@ -121,7 +121,7 @@ class AgentInputs:
         """
         if self.previous_action:
             action = action.to(self.action_dtype)
-            obs = appended(obs, trees.where(first, self.null.expand_as(action), action), PREVIOUS_ACTION)
+            obs = trees.append(obs, trees.where(first, self.null.expand_as(action), action), PREVIOUS_ACTION)
         if self.first_step:
-            obs = appended(obs, first.long(), FIRST_STEP)
+            obs = trees.append(obs, first.long(), FIRST_STEP)
         return self.features(obs)

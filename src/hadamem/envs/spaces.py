@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from gymnasium import Space, spaces
-from torch import Tensor
 
 CHANNELS = (1, 3, 4)      # numbers of channels: grey, RGB, RGBA or four grey frames
 
@@ -38,12 +37,6 @@ def appended_space(space: Space[Any], extra: Space[Any], name: str) -> Space[Any
         return spaces.Dict({**space.spaces, name: extra})
     return spaces.Tuple((*space.spaces, extra) if isinstance(space, spaces.Tuple) else (space, extra))
 
-
-def appended(obs: Any, value: Tensor, name: str) -> Any:
-    """The same for an observation."""
-    if isinstance(obs, dict):
-        return {**obs, name: value}
-    return (*obs, value) if isinstance(obs, tuple) else (obs, value)
 
 
 def null_action(space: Space[Any]) -> np.ndarray:

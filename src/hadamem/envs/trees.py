@@ -28,3 +28,10 @@ def leaves(tree: Any) -> list[Any]:
 def where(mask: Tensor, a: Any, b: Any) -> Any:
     """Leaves [*lead, ...] of `a` where mask [*lead] is true, of `b` elsewhere."""
     return apply(lambda x, y: torch.where(mask.reshape(mask.shape + (1,) * (x.ndim - mask.ndim)), x, y), a, b)
+
+
+def append(obs: Any, value: Tensor, name: str) -> Any:
+    """The observation with one more entry. Tuples and dicts grow, anything else becomes a pair; see `spaces.appended_space`."""
+    if isinstance(obs, dict):
+        return {**obs, name: value}
+    return (*obs, value) if isinstance(obs, tuple) else (obs, value)

@@ -19,7 +19,7 @@ from torch import Tensor
 from . import trees
 from .base import BatchedEnv, positive
 from .features import FIRST_STEP, PREVIOUS_ACTION, FeatureMap
-from .spaces import action_dtype, appended, appended_space
+from .spaces import action_dtype, appended_space
 from .spaces import null_action as find_null
 
 
@@ -143,10 +143,10 @@ class PreviousAction(ObservationWrapper):
         action = self.previous if action is None else self._tensor(action)
         action = trees.where(self.unwrapped.started, self.null, action)
         self.previous.copy_(action)
-        return appended(obs, action, PREVIOUS_ACTION)
+        return trees.append(obs, action, PREVIOUS_ACTION)
 
     def final(self, obs: Any, action: Any) -> Any:
-        return appended(obs, self._tensor(action), PREVIOUS_ACTION)
+        return trees.append(obs, self._tensor(action), PREVIOUS_ACTION)
 
     def get_state(self) -> dict[str, Tensor]:
         return {**self.env.get_state(), PREVIOUS_ACTION: self.previous.clone()}
@@ -175,10 +175,10 @@ class FirstStep(ObservationWrapper):
         self.single_observation_space = appended_space(env.single_observation_space, spaces.Discrete(2), FIRST_STEP)
 
     def now(self, obs: Any, action: Any) -> Any:
-        return appended(obs, self.unwrapped.started.long(), FIRST_STEP)
+        return trees.append(obs, self.unwrapped.started.long(), FIRST_STEP)
 
     def final(self, obs: Any, action: Any) -> Any:
-        return appended(obs, torch.zeros(self.num_envs, dtype=torch.int64, device=self.device), FIRST_STEP)
+        return trees.append(obs, torch.zeros(self.num_envs, dtype=torch.int64, device=self.device), FIRST_STEP)
 
 
 class Features(ObservationWrapper):

@@ -46,6 +46,11 @@ def array(x: Tensor) -> Any:
     return x.detach().contiguous().numpy()
 
 
+def arrays(*tensors: Tensor | None, like: Tensor) -> list[Any]:
+    """`array` of each; None becomes an empty array [0, 0, 0] of the dtype of `like`."""
+    return [array(like.new_empty(0, 0, 0) if x is None else x) for x in tensors]
+
+
 _pool: ThreadPoolExecutor | None = None
 _pool_lock = threading.Lock()
 

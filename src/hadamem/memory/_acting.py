@@ -145,9 +145,9 @@ def _weights(memory: SHM) -> list[Tensor | None] | None:
     return found
 
 
-def is_linear(layer: nn.Module) -> bool:
-    """Whether a layer is its weight and bias and nothing more."""
-    return type(layer) is nn.Linear and not altered(layer)
+def are_linear(*layers: nn.Module) -> bool:
+    """Whether each layer is its weight and bias and nothing more."""
+    return all(type(layer) is nn.Linear and not altered(layer) for layer in layers)
 
 
 def altered(layer: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .. import states
 from ..states import State
-from ._acting import is_linear
+from ._acting import are_linear
 from .base import Memory, check_backend, check_flag, check_size, check_state
 
 
@@ -57,7 +57,7 @@ class MatrixMemory(Memory):
 
 def project(x: Tensor, *layers: nn.Linear) -> list[Tensor]:
     """The outputs of all layers for x, by one matrix product. Layers that were replaced, or have a hook, are called instead."""
-    if not all(is_linear(layer) for layer in layers):
+    if not are_linear(*layers):
         return [layer(x) for layer in layers]
     weight = torch.cat([layer.weight for layer in layers])
     if all(layer.bias is None for layer in layers):

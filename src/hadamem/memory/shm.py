@@ -166,7 +166,7 @@ class SHM(Memory):
     def through(self, layer: nn.Linear, x: Tensor, state: State | None = None, reset: Tensor | None = None, *,
                 resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, State]:
         """`layer` on what `forward` gives. Its weights and the output layer's are multiplied first, so nothing is `output_size` wide."""
-        if self._own_forward or not (_acting.is_linear(self.out) and _acting.is_linear(layer)):
+        if self._own_forward or not _acting.are_linear(self.out, layer):
             return super().through(layer, x, state, reset, resets_only_at_start=resets_only_at_start, starts_fresh=starts_fresh)
         last = layer.weight @ self.out.weight, F.linear(self.out.bias, layer.weight, layer.bias)
         return self._forward(x, state, reset, None, last, resets_only_at_start, starts_fresh)
@@ -215,7 +215,7 @@ class SHM(Memory):
         if shortcut is not None:
             layers.append(shortcut)
         layers.append(self.eta)
-        if all(type(layer) is nn.Linear and not _acting.altered(layer) for layer in layers):
+        if _acting.are_linear(*layers):
             rows = self._padding if x.is_cuda and not torch.is_grad_enabled() else self._padding[: self._rounding]
             P = F.linear(x, torch.cat([*(layer.weight for layer in layers), rows]))
             bias = None if shortcut is None else shortcut.bias
@@ -225,7 +225,7 @@ class SHM(Memory):
 
     def _read(self, h: Tensor, shortcut: Tensor | None, bias: Tensor | None, last: tuple[Tensor, Tensor] | None) -> Tensor:
         """y from M q: the norm, the shortcut and its bias, the output layer."""
-        if last is None and _acting.is_linear(self.out):
+        if last is None and _acting.are_linear(self.out):
             last = self.out.weight, self.out.bias
         eps = None if self.read_norm is None else self.read_norm.eps
         if last is not None and h.is_cuda and not torch.is_grad_enabled():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from ..agents import NetworkConfig, PPOConfig, find_agent, section_of
@@ -80,14 +79,14 @@ class TrainConfig:
 
 def settings_table(agent: str = "ppo") -> Table:
     """All settings of a run with that agent."""
-    return _table(section_of(agent), find_agent(agent).Config)
+    section, kind = section_of(agent), find_agent(agent).Config
+    if (section, kind) not in _tables:
+        table = _tables[section, kind] = Table({"": TrainConfig, "network": NetworkConfig, section: kind})
+        del table.settings["algorithm"], table.bare["algorithm"]      # it stands under the agent's name
+    return _tables[section, kind]
 
 
-@cache
-def _table(section: str, kind: Any) -> Table:
-    table = Table({"": TrainConfig, "network": NetworkConfig, section: kind})
-    del table.settings["algorithm"], table.bare["algorithm"]      # it stands under the agent's name
-    return table
+_tables: dict[tuple[str, Any], Table] = {}
 
 
 def make_config(preset: str = "default", **changes: Any) -> TrainConfig:

@@ -1,4 +1,4 @@
-"""Evaluations in a run's folder: all of them in `evaluations.jsonl`, the newest on the run's own env in `eval.json`."""
+"""Saved evaluations of a run: all in `evaluations.jsonl`, the latest on the run's own env in `eval.json`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .folder import EVALUATION, EVALUATIONS, now
 from .metrics import append_row
 
 
-def keep(folder: Path, config: TrainConfig, found: Any, *, env: str, env_options: dict[str, Any], seed: int, deterministic: bool,
+def keep(folder: Path, config: TrainConfig, evaluation: Any, *, env: str, env_options: dict[str, Any], seed: int, deterministic: bool,
          steps: int | None) -> list[Path]:
-    """Save an `Evaluation`; returns the files. config: of the run; steps: env steps that the policy was trained for.
+    """Save an `Evaluation`. Returns the paths of the files. config: of the run; steps: env steps that the policy was trained for.
 
-    `eval.json` is written only if env and options are those of the run.
+    `eval.json` is only written if env and options are those of the run.
     """
     row = {"date": now(), "env": env, "env_options": env_options, "seed": seed, "deterministic": deterministic, "steps": steps,
-           **found.summary()}
-    every, newest = folder / EVALUATIONS, folder / EVALUATION
-    append_row(every, row)
+           **evaluation.summary()}
+    all_evaluations, latest = folder / EVALUATIONS, folder / EVALUATION
+    append_row(all_evaluations, row)
     if (env, env_options) != (config.env, config.env_options):
-        return [every]
-    write_text(newest, json.dumps(row, indent=1) + "\n")
-    return [newest, every]
+        return [all_evaluations]
+    write_text(latest, json.dumps(row, indent=1) + "\n")
+    return [latest, all_evaluations]

@@ -1,6 +1,6 @@
-"""Metrics for TensorBoard, Weights & Biases and MLflow. Each is imported only if the settings name it.
+"""Loggers: metrics for TensorBoard, Weights & Biases and MLflow. Each is imported only if the settings name it.
 
-None of them can stop a run: one that fails is reported once and then not used any more.
+A logger that fails during a run is reported once and then disabled; training continues.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 from .config import TrainConfig, to_dict, to_flat
 from .files import clip_text
 
-X_AXIS = ("iteration", "steps")      # not drawn as curves
+X_AXIS = ("iteration", "steps")      # not logged as curves
 
 
 class TensorBoard:
-    """Events in the run's folder, over env steps. A resumed run purges the events after its checkpoint."""
+    """Events in the run's folder, by env step. Resuming purges the events after the checkpoint."""
 
-    def __init__(self, folder: Path, config: TrainConfig, steps: int, known: str | None):
+    def __init__(self, folder: Path, config: TrainConfig, steps: int, run_id: str | None):
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
@@ -35,13 +35,13 @@ class TensorBoard:
 
 
 class WandB:
-    """A run of Weights & Biases, in the project $WANDB_PROJECT or "hadamem". A resumed run keeps its id."""
+    """A Weights & Biases run in the project $WANDB_PROJECT (default: "hadamem"). A resumed run keeps its id."""
 
-    def __init__(self, folder: Path, config: TrainConfig, steps: int, known: str | None):
+    def __init__(self, folder: Path, config: TrainConfig, steps: int, run_id: str | None):
         import wandb
 
         self.run: Any = wandb.init(project=os.environ.get("WANDB_PROJECT", "hadamem"), name=folder.name, dir=str(folder),
-                                   config=to_dict(config), id=known, resume="allow")
+                                   config=to_dict(config), id=run_id, resume="allow")
         self.key: str | None = self.run.id
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -52,22 +52,22 @@ class WandB:
 
 
 class MLflow:
-    """A run of MLflow, at $MLFLOW_TRACKING_URI, with the settings as parameters. A resumed run keeps its id."""
+    """An MLflow run at $MLFLOW_TRACKING_URI, with the settings as parameters. A resumed run keeps its id."""
 
-    def __init__(self, folder: Path, config: TrainConfig, steps: int, known: str | None):
+    def __init__(self, folder: Path, config: TrainConfig, steps: int, run_id: str | None):
         from mlflow.tracking import MlflowClient
 
         self.client: Any = MlflowClient()
-        if known is None:
+        if run_id is None:
             name = "hadamem"
-            found = self.client.get_experiment_by_name(name)
-            experiment = self.client.create_experiment(name) if found is None else found.experiment_id
-            known = self.client.create_run(experiment, run_name=folder.name).info.run_id
+            existing = self.client.get_experiment_by_name(name)
+            experiment = self.client.create_experiment(name) if existing is None else existing.experiment_id
+            run_id = self.client.create_run(experiment, run_name=folder.name).info.run_id
             for name, value in to_flat(config).items():
-                self.client.log_param(known, name, value)
+                self.client.log_param(run_id, name, value)
         else:
-            self.client.update_run(known, status="RUNNING")
-        self.key: str | None = known
+            self.client.update_run(run_id, status="RUNNING")
+        self.key: str | None = run_id
 
     def add(self, row: Mapping[str, Any]) -> None:
         for name, value in row.items():
@@ -75,16 +75,16 @@ class MLflow:
                 self.client.log_metric(self.key, name, float(value), step=int(row["steps"]))
 
     def close(self, status: str) -> None:
-        ends = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
-        self.client.set_terminated(self.key, status=ends[status])
+        statuses = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+        self.client.set_terminated(self.key, status=statuses[status])
 
 
-KINDS: dict[str, Callable[..., Any]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
-OPTIONAL = ("tensorboard",)      # on by default, so it may be missing
+LOGGERS: dict[str, Callable[..., Any]] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+OPTIONAL = ("tensorboard",)      # on by default, so a missing package is not an error
 
 
 class Logs:
-    """All logs that the settings name. keys: the ids of this run there, if it was resumed."""
+    """All loggers that the settings name. keys: the ids of a resumed run, by logger."""
 
     def __init__(self, folder: Path, config: TrainConfig, steps: int, keys: Mapping[str, str], say: Callable[[str], None]):
         self.say = say
@@ -97,16 +97,16 @@ class Logs:
             raise
         self.keys = {name: log.key for name, log in self.open.items() if log.key is not None}
 
-    def _start(self, name: str, folder: Path, config: TrainConfig, steps: int, known: str | None) -> None:
+    def _start(self, name: str, folder: Path, config: TrainConfig, steps: int, run_id: str | None) -> None:
         try:
-            self.open[name] = KINDS[name](folder, config, steps, known)
+            self.open[name] = LOGGERS[name](folder, config, steps, run_id)
         except ImportError as error:
             if name not in OPTIONAL:
-                raise ValueError(f"log={name!r} needs the package {name}: pip install {name}, or leave it out") from error
+                raise ValueError(f"log={name!r} needs the package {name}: pip install {name}, or remove it from log") from error
             self.say(f"{name} is not installed, so it gets no events; pip install {name}, or set log to none")
         except Exception as error:
             raise ValueError(f"log={name!r} cannot be started: {type(error).__name__}: {clip_text(error)}; "
-                             "fix that, or leave it out") from error
+                             "fix that, or remove it from log") from error
 
     def add(self, row: Mapping[str, Any]) -> None:
         self._each(lambda log: log.add(row))

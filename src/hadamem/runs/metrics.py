@@ -1,4 +1,4 @@
-"""The metrics of a run, one row per iteration: `metrics.jsonl`, or lines in memory if the run has no folder."""
+"""The metrics of a run, one row per iteration: `metrics.jsonl`, or in memory if the run has no folder."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from .files import sync_folder, write_text
 
-TIMES = ("seconds", "rollout_seconds", "update_seconds", "elapsed")      # these differ between runs that are otherwise the same
+TIMES = ("seconds", "rollout_seconds", "update_seconds", "elapsed")      # these differ between otherwise identical runs
 
 
 class MetricsLog:
-    """Appends rows to a file and flushes each of them. path None: keeps them in memory, as lines of JSON.
+    """Appends rows to a file and flushes after each. path None: keeps them in memory, as lines of JSON.
 
-    Values that are not finite are left out of their row.
+    Values that are not finite are omitted.
     """
 
     def __init__(self, path: Path | None = None):
@@ -25,7 +25,7 @@ class MetricsLog:
         self._file = None if path is None else open(path, "a", encoding="utf-8")   # noqa: SIM115  # closed by close()
 
     def add(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the row as it was written."""
+        """Append a row. Returns it as it was written."""
         kept = {name: x for name, x in row.items() if not isinstance(x, float) or math.isfinite(x)}
         line = json.dumps(kept)
         if self._file is None:
@@ -36,7 +36,7 @@ class MetricsLog:
         return kept
 
     def sync(self) -> None:
-        """Force the rows to the disk."""
+        """Flush the file to disk (fsync)."""
         if self._file is not None:
             os.fsync(self._file.fileno())
 
@@ -49,29 +49,29 @@ class MetricsLog:
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row to a file and force it to the disk, in one write, so that several processes may append.
+    """Append one row to a file and sync it to disk. It is a single write, so several processes may append.
 
-    If a crash left half a row at the end, a line break closes it first; `read_rows` skips it.
+    If the file ends in an incomplete row, left by a crash, a newline is written first; `read_rows` skips that row.
     """
     with open(path, "a+b", buffering=0) as file:
-        torn = False
+        incomplete = False
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
-            torn = file.read(1) != b"\n"
-        rest = memoryview(b"\n" * torn + json.dumps(row).encode() + b"\n")
-        while rest:      # one write, unless the disk is full, which raises
+            incomplete = file.read(1) != b"\n"
+        rest = memoryview(b"\n" * incomplete + json.dumps(row).encode() + b"\n")
+        while rest:      # a second write happens only if the disk is full, and raises
             rest = rest[file.write(rest):]
         os.fsync(file.fileno())
     sync_folder(path.parent)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a .jsonl file, without half-written lines. No file: no rows."""
+    """The rows of a .jsonl file. Incomplete lines are skipped; a missing file has no rows."""
     return [row for _, row in _read(path)]
 
 
 def cut_back(path: Path, iteration: int) -> dict[str, Any] | None:
-    """Drop the rows after an iteration, and half-written lines. Returns the last row that stays."""
+    """Drop the rows after an iteration, and incomplete lines. Returns the last row that is kept."""
     last: dict[str, Any] | None = None
     lines = []
     for line, row in _read(path):

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as plain values for JSON, and back."""
+"""Convert Gymnasium spaces to plain values for JSON, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 def describe_space(space: spaces.Space[Any]) -> dict[str, Any]:
-    """A space as plain values; `build_space` makes an equal one."""
+    """A space as plain values; `build_space` is the inverse."""
     if isinstance(space, spaces.Box):
         low, high = _numbers(space.low), _numbers(space.high)
         return {"type": "Box", "shape": list(space.shape), "dtype": str(space.dtype), "low": low, "high": high}
@@ -24,11 +24,11 @@ def describe_space(space: spaces.Space[Any]) -> dict[str, Any]:
         return {"type": "Tuple", "spaces": [describe_space(inner) for inner in space.spaces]}
     if isinstance(space, spaces.Dict) and all(isinstance(name, str) for name in space.spaces):
         return {"type": "Dict", "spaces": {name: describe_space(inner) for name, inner in space.spaces.items()}}
-    raise TypeError(f"{space} cannot be saved; use Box, Discrete, MultiDiscrete, MultiBinary, and tuples and dicts (by text) of them")
+    raise TypeError(f"{space} cannot be saved; use Box, Discrete, MultiDiscrete, MultiBinary, or Tuple and Dict (with string keys) of them")
 
 
 def build_space(values: dict[str, Any]) -> spaces.Space[Any]:
-    """The space that `describe_space` described."""
+    """A space from the values of `describe_space`."""
     kind = values["type"]
     if kind == "Box":
         shape, dtype = tuple(values["shape"]), np.dtype(values["dtype"])
@@ -42,12 +42,12 @@ def build_space(values: dict[str, Any]) -> spaces.Space[Any]:
     if kind == "Tuple":
         return spaces.Tuple([build_space(inner) for inner in values["spaces"]])
     if kind == "Dict":
-        return spaces.Dict([(name, build_space(inner)) for name, inner in values["spaces"].items()])      # pairs stay in their order
+        return spaces.Dict([(name, build_space(inner)) for name, inner in values["spaces"].items()])      # pairs keep their order
     raise ValueError(f"unknown space {kind!r} in a saved policy; was it written by a newer hadamem?")
 
 
 def _numbers(values: np.ndarray) -> Any:
-    """All of an array, or the one number that it consists of. JSON has no infinities: they are text."""
+    """The entries of an array, or a single number if all are equal. JSON has no infinities: they become strings."""
     flat = values.reshape(-1)
     if len(flat) and (flat == flat[0]).all():
         return _plain(flat[0].item())

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from .. import states
-from ..agents import Agent, Rollout
+from ..agents import Actions, Agent, Image, Rollout
 from ..envs import trees
 from ..envs.features import AgentInputs
-from .inputs import sequence_features
 
 EPISODES = ("episodes", "return", "return_squared", "length", "success")      # sums over the episodes that ended
 
@@ -201,3 +200,23 @@ def _write(room: Any, t: int, values: Any) -> None:
         return leaf
 
     trees.apply(put, room, values)
+
+
+# --- features: one path for acting and learning -------------------------------------------------------------------
+
+
+def make_inputs(env: Any, previous_action: bool, first_step: bool) -> tuple[AgentInputs, tuple[Image, ...]]:
+    """How observations of a batched env become feature vectors, and where images lie in these."""
+    inputs = AgentInputs(env.single_observation_space, env.single_action_space, previous_action=previous_action, first_step=first_step,
+                         scale_images=True, device=env.device)
+    return inputs, tuple(Image(*image) for image in inputs.images(getattr(env.unwrapped, "image_shape", None)))
+
+
+def sequence_features(inputs: AgentInputs, actions: Actions, dtype: torch.dtype, obs: Any, previous_action: Tensor, action: Tensor,
+                      first: Tensor) -> Tensor:
+    """Features [N, T, F] of a sequence: what acting computed one step at a time.
+
+    obs: tree of [N, T, ...]; previous_action [N, ...]: before step 0, as the env took it; action [N, T, K]; first [N, T].
+    """
+    taken = actions.to_env(action[:, :-1]).to(previous_action.dtype)
+    return inputs(obs, torch.cat([previous_action[:, None], taken], 1), first).to(dtype)

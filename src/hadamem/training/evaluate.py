@@ -1,4 +1,4 @@
-"""How good a policy is: episodes played to their end, each counted once, with confidence intervals."""
+"""Evaluate a policy: the returns of complete episodes, with confidence intervals."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .. import envs
 from ..envs.base import positive
 from ..statistics import mean_interval, rate_interval
 
-FIRST_ENV = 1 << 40       # envs of evaluations are numbered from here: no run has so many, so none of their episodes was trained on
-FIRST_SEED = 1 << 30      # foreign envs have no numbers: their seeds start here
-MOST_ENVS = 64
-PATIENCE = 60.0           # seconds without the end of an episode until max_steps is named
+FIRST_ENV = 1 << 40       # index of the first env of an evaluation; no training run has this many, so the episodes are new
+FIRST_SEED = 1 << 30      # Gymnasium envs have no such index: this is added to their seeds
+MAX_ENVS = 64
+WARN_AFTER = 60.0         # seconds without a finished episode before a warning that mentions max_steps
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns and lengths of episodes, and what they say about the policy. `successes` is None where the env does not know success.
+    """Returns and lengths of the episodes, and statistics of them.
 
-    `cut` of the episodes reached `max_steps` and were counted as they stood.
+    successes: None if the env does not report success. truncated: number of episodes that were truncated at `max_steps`.
     """
 
     returns: tuple[float, ...]
     lengths: tuple[int, ...]
     successes: tuple[bool, ...] | None = None
     max_steps: int | None = None
-    cut: int = 0
+    truncated: int = 0
 
     @property
     def episodes(self) -> int:
@@ -49,29 +49,30 @@ class Evaluation:
 
     @property
     def std(self) -> float | None:
-        """Deviation of the episodes' returns (of a sample: divided by n - 1); None for a single episode."""
+        """Sample standard deviation of the returns; None for a single episode."""
         return float(np.std(self.returns, ddof=1)) if self.episodes > 1 else None
 
     @property
     def ci(self) -> tuple[float, float] | None:
-        """95 % confidence interval of the mean by Student's t; None for a single episode."""
+        """95 % confidence interval of the mean return (Student's t); None for a single episode."""
         return mean_interval(self.returns)
 
     @property
     def success(self) -> float | None:
+        """Success rate; None if the env does not report success."""
         return None if self.successes is None else float(np.mean(self.successes))
 
     @property
     def success_ci(self) -> tuple[float, float] | None:
-        """95 % confidence interval of the success rate by Wilson."""
+        """95 % confidence interval of the success rate (Wilson)."""
         return None if self.successes is None else rate_interval(sum(self.successes), self.episodes)
 
     def summary(self) -> dict[str, Any]:
-        """Plain values, for JSON: the numbers first, then every episode."""
+        """Plain values for JSON: statistics first, then every episode."""
         return {
             "episodes": self.episodes, "mean": self.mean, "std": self.std, "ci": self.ci, "min": min(self.returns),
             "median": float(np.median(self.returns)), "max": max(self.returns), "length": float(np.mean(self.lengths)),
-            "success": self.success, "success_ci": self.success_ci, "max_steps": self.max_steps, "cut": self.cut,
+            "success": self.success, "success_ci": self.success_ci, "max_steps": self.max_steps, "truncated": self.truncated,
             "returns": self.returns, "lengths": self.lengths, "successes": self.successes,
         }
 
@@ -81,15 +82,16 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
              report: Callable[[int], None] | None = None) -> Evaluation:
     """Play `episodes` episodes with a policy.
 
-    env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (env_options are for these), a Gymnasium env or vector
-    env, or a batched env (bare: the policy itself adds what it was trained with). Only envs that are made here are closed.
-    deterministic: the most likely actions instead of drawn ones.
-    Every copy of the env plays a number of episodes that is fixed beforehand, so short episodes do not count more often than long ones.
-    The same seed gives the same episodes, and none of our own envs that training has seen. What a task draws once for a run, such as Visual
-    Match's colours or the winds to train on, is as it was in the run that trained the policy.
-    max_steps: episodes are cut there (truncated, as by the env's own limit, which still holds where it is lower) and count as they stand;
-    without it, an episode that never ends is waited for, with a warning after a minute.
-    report: called with the number of episodes that are over, whenever it changes.
+    env: a name of `hm.envs`, a Gymnasium id or a callable that makes a Gymnasium env (all three take env_options, and are closed at the
+    end); or a Gymnasium env or vector env, or a batched env without wrappers (the policy adds previous action and first-step flag itself).
+    seed: the same seed gives the same episodes. Those of hadamem's envs are not among the episodes of any training run. Values that a task
+    draws once per run, such as Visual Match's colours or the training winds, are those of the run that trained the policy.
+    deterministic: take the most likely actions instead of sampling.
+    max_steps: truncate episodes after this many steps (a lower limit of the env still applies). Without it, an episode that never ends
+    blocks; a warning appears after a minute.
+    report: called with the number of finished episodes whenever it changes.
+
+    Each copy of the env plays a fixed number of episodes, so that short episodes are not over-represented.
     """
     episodes = positive("episodes", episodes)
     if max_steps is not None:
@@ -97,14 +99,14 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
     check_seed(seed)
     made = isinstance(env, str) or (callable(env) and not isinstance(env, gymnasium.Env))
     if env_options and not made:
-        raise TypeError("env_options are for an env that is made here; set them where the env is made")
+        raise TypeError("env_options need env to be a name or a callable, got an env that exists already; set the options when you make it")
     if isinstance(env, (gymnasium.Env, gymnasium.vector.VectorEnv)):
         env = envs.adapt(env, device=policy.device)
     elif made:
         make: Any = envs.make if isinstance(env, str) else envs.adapt
-        env = make(env, num_envs=min(episodes, MOST_ENVS), device=policy.device, **(env_options or {}))
+        env = make(env, num_envs=min(episodes, MAX_ENVS), device=policy.device, **(env_options or {}))
     try:
-        with _limited(env, max_steps):
+        with _max_episode_steps(env, max_steps):
             return _play(policy, env, episodes, seed, deterministic, max_steps, report)
     finally:
         if made:
@@ -117,29 +119,29 @@ def check_seed(seed: int) -> None:
 
 
 def check_fit(policy: Any, env: Any) -> None:
-    """Refuse an env that does not show what the policy can read, or does not take what it does."""
+    """Raise a ValueError if the spaces of an env do not match those of a policy; bounds of a Box may differ."""
     for kind, mine, theirs in (("observations", policy.observation_space, env.single_observation_space),
                                ("actions", policy.action_space, env.single_action_space)):
-        if not _alike(mine, theirs):
+        if not _same_structure(mine, theirs):
             raise ValueError(f"the env's {kind} do not fit those that the policy was trained with: {theirs} instead of {mine}; "
-                             "take an env with the same spaces")
+                             "use an env with the same spaces")
 
 
-def _alike(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
-    """Whether values of two spaces are made the same way. The bounds of a box may differ: a variant of a task may go further."""
+def _same_structure(one: spaces.Space[Any], other: spaces.Space[Any]) -> bool:
+    """Whether two spaces are equal, apart from the bounds of boxes: variants of a task may have other bounds."""
     if isinstance(one, spaces.Box) and isinstance(other, spaces.Box):
-        return one.shape == other.shape and (one.dtype == np.uint8) == (other.dtype == np.uint8)      # bytes are images, and scaled
+        return one.shape == other.shape and (one.dtype == np.uint8) == (other.dtype == np.uint8)      # uint8: images
     if isinstance(one, spaces.Dict) and isinstance(other, spaces.Dict):
-        return one.spaces.keys() == other.spaces.keys() and all(_alike(one[name], other[name]) for name in one.spaces)
+        return one.spaces.keys() == other.spaces.keys() and all(_same_structure(one[name], other[name]) for name in one.spaces)
     if isinstance(one, spaces.Tuple) and isinstance(other, spaces.Tuple):
-        return len(one) == len(other) and all(_alike(a, b) for a, b in zip(one, other, strict=True))
+        return len(one) == len(other) and all(_same_structure(a, b) for a, b in zip(one, other, strict=True))
     return one == other
 
 
-def begin(env: Any, policy: Any, seed: int) -> tuple[Any, dict[str, Any]]:
-    """Reset an env for the evaluation number `seed` of a policy."""
+def reset_for_evaluation(env: Any, policy: Any, seed: int) -> tuple[Any, dict[str, Any]]:
+    """Reset an env to the episodes of evaluation `seed`; see `evaluate`."""
     inner = env.unwrapped
-    if not inner.restorable:      # not one of ours
+    if not inner.restorable:      # a Gymnasium env
         return env.reset(seed=FIRST_SEED + seed)
     before, inner.first_env = inner.first_env, FIRST_ENV + (seed << 20)
     try:
@@ -149,8 +151,8 @@ def begin(env: Any, policy: Any, seed: int) -> tuple[Any, dict[str, Any]]:
 
 
 @contextmanager
-def _limited(env: Any, max_steps: int | None) -> Iterator[None]:
-    """An env whose episodes end after `max_steps`, for a while: one that was given stays as it was."""
+def _max_episode_steps(env: Any, max_steps: int | None) -> Iterator[None]:
+    """Lower the env's max_episode_steps to `max_steps` within a `with` block."""
     inner = env.unwrapped
     before = inner.max_episode_steps
     if max_steps is None or (before is not None and before <= max_steps):
@@ -168,43 +170,43 @@ def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, 
     n = env.num_envs
     check_fit(policy, env)
     if env.unwrapped.autoreset_mode is AutoresetMode.DISABLED:
-        raise ValueError("env must start anew by itself: make it with autoreset_mode='same_step'")
+        raise ValueError("env must reset itself, got autoreset_mode='disabled'; make it with autoreset_mode='same_step'")
     quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
-    played: list[list[tuple[float, int, bool]]] = [[] for _ in range(n)]
+    results: list[list[tuple[float, int, bool]]] = [[] for _ in range(n)]
     total, length = np.zeros(n), np.zeros(n, dtype=np.int64)
-    knows_success = False
+    has_success = False
     generator = torch.Generator(policy.device).manual_seed(seed)
-    obs, info = begin(env, policy, seed)
+    obs, info = reset_for_evaluation(env, policy, seed)
     state, reset = policy.initial_state(n, generator), torch.ones(n, dtype=torch.bool, device=env.device)
-    left, over, cut = episodes, 0, 0
-    patient_until = math.inf if max_steps is not None else time.monotonic() + PATIENCE
-    while left:
+    finished = num_truncated = 0
+    warn_at = math.inf if max_steps is not None else time.monotonic() + WARN_AFTER
+    while finished < episodes:
         action, state = policy.act(obs, state, reset, deterministic, mask=info.get("action_mask"), generator=generator)
         obs, reward, terminated, truncated, info = env.step(action)
         done = (terminated | truncated).cpu().numpy()
         reset = env.unwrapped.started.clone()
-        counts = done | ~reset.cpu().numpy()             # a step that only starts an episode (next-step mode) is none
+        counts = done | ~reset.cpu().numpy()             # in next-step mode, the step that only resets belongs to no episode
         total += np.where(counts, reward.cpu().numpy(), 0.0)
         length += counts
         if not done.any():
-            if time.monotonic() >= patient_until:
-                patient_until = math.inf
-                warnings.warn(f"hadamem: no episode has ended for {PATIENCE:.0f} s (the longest has {length.max():,} steps); if they need "
-                              "not end, max_steps (hadamem eval --max-steps N) cuts them", RuntimeWarning, stacklevel=3)
+            if time.monotonic() >= warn_at:
+                warn_at = math.inf
+                warnings.warn(f"hadamem: no episode has ended for {WARN_AFTER:.0f} s (the longest has {length.max():,} steps); if episodes "
+                              "may never end, set max_steps (hadamem eval --max-steps N)", RuntimeWarning, stacklevel=3)
             continue
-        patient_until = max(patient_until, time.monotonic() + PATIENCE)
+        warn_at = max(warn_at, time.monotonic() + WARN_AFTER)
         success = info.get("success")
-        knows_success |= success is not None
+        has_success |= success is not None
         won = np.zeros(n, dtype=bool) if success is None else success.cpu().numpy()
-        ended = terminated.cpu().numpy()
+        natural_end = terminated.cpu().numpy()
+        before = finished
         for i in np.flatnonzero(done):
-            if len(played[i]) < quota[i]:
-                cut += max_steps is not None and not ended[i] and length[i] >= max_steps
-                played[i].append((float(total[i]), int(length[i]), bool(won[i])))
-                left -= 1
+            if len(results[i]) < quota[i]:
+                num_truncated += max_steps is not None and not natural_end[i] and length[i] >= max_steps
+                results[i].append((float(total[i]), int(length[i]), bool(won[i])))
+                finished += 1
         total[done], length[done] = 0.0, 0
-        if report is not None and episodes - left > over:
-            over = episodes - left
-            report(over)
-    returns, lengths, wins = zip(*(episode for row in played for episode in row), strict=True)
-    return Evaluation(returns, lengths, wins if knows_success else None, max_steps, int(cut))
+        if report is not None and finished > before:
+            report(finished)
+    returns, lengths, successes = zip(*(episode for row in results for episode in row), strict=True)
+    return Evaluation(returns, lengths, successes if has_success else None, max_steps, int(num_truncated))

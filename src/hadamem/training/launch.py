@@ -1,4 +1,4 @@
-"""Several runs side by side, each in its own process and folder. Finished runs are not repeated, unfinished ones are resumed."""
+"""Train several runs in parallel, each in its own process and folder. Finished runs are skipped, unfinished ones are resumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..runs.folder import FREE, METRICS, check_same, is_run, load_config, read_i
 from ..runs.metrics import read_rows
 from .loop import HANGUP
 
-EVERY = 5.0       # seconds between progress lines
+EVERY = 5.0       # seconds between status lines
 
 
 @dataclass
@@ -31,19 +31,19 @@ class Job:
     folder: Path
     process: subprocess.Popen[bytes] | None = None
     code: int | None = None          # exit code; None: not started, or still running
-    logged: int = 0                  # bytes in its log before it started
+    logged: int = 0                  # size of its log at the start, in bytes
 
     @property
     def log(self) -> Path:
-        """What the process prints; beside the run's folder, which it makes itself."""
+        """The output of the process. It is next to the run's folder, which the process creates."""
         return self.folder.with_name(self.folder.name + ".log")
 
 
 def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Callable[[str], None] = print) -> dict[str, int]:
-    """Train every configuration in the folder out/<name>, at most `jobs` at once. Returns the exit code of each; 0: finished.
+    """Train every configuration in the folder out/<name>, at most `jobs` at a time. Returns the exit code of each; 0: finished.
 
-    On Ctrl-C, SIGTERM or a closed terminal (SIGHUP, unless it is ignored as under nohup) the runs write a checkpoint and end; calling this
-    again resumes them.
+    Ctrl-C, SIGTERM and a closed terminal (SIGHUP, unless it is ignored as under nohup) stop the runs after a checkpoint. Call this again to
+    resume them.
     """
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
@@ -57,30 +57,30 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
         job.code = 0
         say(f"{job.name}: already finished")
     waiting = [job for job in waiting if job.code is None]
-    with tempfile.TemporaryDirectory() as drafts, _terminated_is_interrupted():
+    with tempfile.TemporaryDirectory() as config_folder, _terminated_is_interrupted():
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
-                    running.append(_start(waiting.pop(0), configs, Path(drafts)))
+                    running.append(_start(waiting.pop(0), configs, Path(config_folder)))
                 _wait(running, EVERY)
                 say("  ".join(_line(job) for job in running) or "...")
                 done += [job for job in running if job.code is not None]
                 running = [job for job in running if job.code is None]
         except KeyboardInterrupt:
             with contextlib.suppress(OSError):      # the terminal may be gone
-                say("stopping: the runs write a checkpoint")
+                say("stopping: waiting for the runs to write a checkpoint")
         finally:
             _stop(running)
         done += running
     for job in done:
         if job.code:
-            say(f"{job.name}: ended with code {job.code}{_last_words(job)}; see {job.log}")
+            say(f"{job.name}: ended with exit code {job.code}{_last_error(job)}; see {job.log}")
     return {job.name: 130 if job.code is None else job.code for job in [*done, *waiting]}
 
 
 @contextlib.contextmanager
 def _terminated_is_interrupted() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that no run is left behind."""
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does, so that no run is left running."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -95,39 +95,39 @@ def _terminated_is_interrupted() -> Iterator[None]:
 
 
 def _hang_up(number: int, frame: Any) -> None:
-    """Only once: shell and system may both send it, and a second Ctrl-C would kill the runs."""
+    """Raise KeyboardInterrupt once: shell and system may both send SIGHUP, and a second interrupt would kill the runs."""
     signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def _finished(folder: Path, steps: int) -> bool:
-    """Whether a run has nothing left to do; total_steps may have been raised since."""
+    """Whether a run has done `steps` steps. total_steps may have been raised since it finished."""
     return is_run(folder) and read_info(folder).get("status") == "finished" and load_config(folder).total_steps >= steps
 
 
-def _start(job: Job, configs: Mapping[str, TrainConfig], drafts: Path) -> Job:
+def _start(job: Job, configs: Mapping[str, TrainConfig], config_folder: Path) -> Job:
     command = [sys.executable, "-m", "hadamem", "train", "--plain", "--out", str(job.folder)]
     if is_run(job.folder):
         command += ["--resume", "--set", *_assignments(configs[job.name])]
     else:
-        draft = drafts / f"{job.name}.yaml"
-        save_config(configs[job.name], draft)
-        command += ["--config", str(draft)]
+        file = config_folder / f"{job.name}.yaml"
+        save_config(configs[job.name], file)
+        command += ["--config", str(file)]
     with open(job.log, "ab") as log:
         job.logged = log.tell()
-        # A new session, so that Ctrl-C reaches the run once, from here, and not from the terminal too.
+        # A new session: Ctrl-C must reach the run once, from this process, and not from the terminal as well.
         job.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     return job
 
 
 def _assignments(config: TrainConfig) -> list[str]:
-    """The settings that may change on resume, as `--set` takes them. The preset is only a name there."""
+    """The settings that may change on resume, as arguments of `--set`. The preset only names where the others come from."""
     values = {name: getattr(config, name) for name in FREE if name != "preset"}
     return [f"{name}={','.join(value) if isinstance(value, tuple) else value}" for name, value in values.items()]
 
 
-def _last_words(job: Job) -> str:
-    """The error message that a run ended with, if there is one."""
+def _last_error(job: Job) -> str:
+    """The error message at the end of a run's log, in brackets; "" if there is none."""
     with contextlib.suppress(OSError), open(job.log, "rb") as log:
         log.seek(job.logged)
         lines = log.read().decode(errors="replace").strip().splitlines()
@@ -137,7 +137,7 @@ def _last_words(job: Job) -> str:
 
 
 def _wait(running: list[Job], seconds: float) -> None:
-    """Wait until a run ends, for `seconds` at most."""
+    """Wait until a run ends, for at most `seconds`."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for job in running:
@@ -148,24 +148,24 @@ def _wait(running: list[Job], seconds: float) -> None:
 
 
 def _stop(jobs: list[Job]) -> None:
-    """Ask all runs to write a checkpoint and end, wait for them, and kill those that do not."""
-    asked = [job for job in jobs if job.process is not None and job.process.poll() is None]
-    for job in asked:
+    """Interrupt all runs, wait until they have written a checkpoint, and kill those that do not end."""
+    alive = [job for job in jobs if job.process is not None and job.process.poll() is None]
+    for job in alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(job.process.pid, signal.SIGINT)   # type: ignore[union-attr]
     end = time.monotonic() + 120
-    for job in asked:
+    for job in alive:
         try:
             job.process.wait(timeout=max(0.0, end - time.monotonic()))   # type: ignore[union-attr]
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            end = 0.0                                                     # a second Ctrl-C: do not wait any longer
+            end = 0.0                                                     # a second Ctrl-C: kill all at once
             job.process.kill()   # type: ignore[union-attr]
     for job in jobs:
         job.code = None if job.process is None else job.process.wait()
 
 
 def _line(job: Job) -> str:
-    """E.g. seed-1: 120,000 steps, return 0.31."""
+    """Status of a run: "seed-1: 120,000 steps, return 0.310"."""
     row: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
         row = read_rows(job.folder / METRICS)[-1]

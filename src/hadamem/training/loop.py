@@ -24,7 +24,6 @@ from ..runs.metrics import MetricsLog, cut_back
 from ..runs.spaces import build_space
 from .evaluate import check_fit
 from .policy import Policy
-from .replay import Replay
 from .run import Run
 from .trainer import Trainer
 
@@ -165,8 +164,7 @@ class _Session:
         about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy}
         with self._writing():
             self.log.sync()                  # rows first, so that they are never behind the checkpoint
-            replay = trainer.source if isinstance(trainer.source, Replay) else None
-            self.checkpoints.write(trainer.iterations, trainer.get_state(), about, replay)
+            self.checkpoints.write(trainer.iterations, trainer.get_state(), about, trainer.replay)
         self.saved, self.last_save = trainer.iterations, time.monotonic()
 
     def save_after_env_error(self) -> None:
@@ -190,7 +188,7 @@ class _Session:
     def _restore(self, disk: RunFolder) -> None:
         trainer, config = self.trainer, self.trainer.config
         assert self.checkpoints is not None
-        found = self.checkpoints.newest(self.say, load=trainer.source if isinstance(trainer.source, Replay) else None)
+        found = self.checkpoints.newest(self.say, load=trainer.replay)
         if found is None:
             if list(self.checkpoints.paths()):
                 raise ValueError(f"all checkpoints of {disk.path} are damaged; to train again, move the folder away or choose a new name")

@@ -24,9 +24,6 @@ class LatestRollout:
     def __init__(self, rollout: Rollout):
         self.rollout = rollout
 
-    def add(self) -> None:
-        """The collector has written a new rollout."""
-
     def sample(self, n: int, generator: torch.Generator) -> Rollout:
         """n different envs of the rollout, at random."""
         chosen = torch.randperm(len(self.rollout.reward), generator=generator)[:n]

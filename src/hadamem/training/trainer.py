@@ -13,12 +13,11 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
 from .. import envs
-from ..agents import AgentSpec
+from ..agents import AgentSpec, Source
 from ..cuda_graphs import capture
 from ..devices import find_device
 from ..runs.config import TrainConfig
-from .collect import Collector
-from .inputs import make_inputs
+from .collect import Collector, make_inputs
 from .replay import LatestRollout, Replay
 
 
@@ -68,7 +67,8 @@ class Trainer:
         self._collect()
         self.acting = False
         clock.split()
-        self.source.add()
+        if self.replay is not None:
+            self.replay.add()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
         statistics = self.agent.learn(self.source, self.env_steps / self.config.total_steps, generator)
         ended = self.collector.ended
@@ -110,7 +110,8 @@ class Trainer:
             self.agent = config.agent_class(spec, self.device)
         self.collector = Collector(self.env, self.agent, self.inputs, self.steps, config.seed, whole)
         capacity, rollout = self.agent.replay_size, self.collector.rollout
-        self.source: LatestRollout | Replay = LatestRollout(rollout) if capacity is None else Replay(rollout, capacity)
+        self.replay = None if capacity is None else Replay(rollout, capacity)
+        self.source: Source = LatestRollout(rollout) if self.replay is None else self.replay
         self.agent.attach(self.source)
         self._collect: Callable[[], None] = self.collector.collect
         if graphs and self.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Learning curves: the rows of metrics.jsonl as a picture, one line per run."""
+"""Plots of learning curves from metrics.jsonl, one line per run."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")      # safe for colour-blind readers
+COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")      # colour-blind safe
 GRID, FAINT = "#e4e4e0", "#6b6b68"
 PARTS = {"return": "return", "success": "success rate"}
-SMOOTHING = 0.05      # share of the curve that each point of the smooth line is a mean over
+SMOOTHING = 0.05      # window of the smoothed line, as a fraction of the curve
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle: str = "") -> Path:
-    """Write a PNG: return over env steps, and below it the success rate if a run has one.
+    """Write a PNG with the return over env steps and, if a run has one, the success rate below it.
 
-    runs: rows of metrics by label. Each run is a light line, as measured, and a strong one, smoothed.
+    runs: rows of metrics by label. Each run has a light line, as measured, and a dark one, smoothed.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -39,14 +39,14 @@ def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle
         top.legend(loc="best", frameon=False, fontsize=11)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part_path = path.with_name(f".{path.name}.part")      # never half a picture
+    part_path = path.with_name(f".{path.name}.part")      # readers never see an incomplete file
     figure.savefig(part_path, format="png")
     part_path.replace(path)
     return path
 
 
 def draw_run(run: Any, path: Path | str | None = None) -> Path:
-    """The curve of a run (of `train` or `open_run`); path: curve.png in its folder."""
+    """Draw the curve of a run of `train` or `open_run`. path: a PNG file; None: curve.png in the run's folder."""
     if path is None and run.folder is None:
         raise ValueError("the run has no folder; pass a path: draw_run(run, path)")
     config = run.config
@@ -55,23 +55,23 @@ def draw_run(run: Any, path: Path | str | None = None) -> Path:
 
 
 def series(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values [K] of the rows that have a finite `name`."""
-    found = [(row["steps"], row[name]) for row in rows if row.get(name) is not None and np.isfinite(row[name])]
-    points = np.array(found, dtype=np.float64).reshape(-1, 2)
+    """Steps and values [K] of the rows in which `name` is finite."""
+    pairs = [(row["steps"], row[name]) for row in rows if row.get(name) is not None and np.isfinite(row[name])]
+    points = np.array(pairs, dtype=np.float64).reshape(-1, 2)
     return points[:, 0], points[:, 1]
 
 
 def smooth(values: np.ndarray, share: float = SMOOTHING) -> np.ndarray:
-    """Moving average [K]; the window is cut at the ends."""
+    """Centred moving average [K], with shorter windows at the ends."""
     n = len(values)
-    reach = int(np.ceil(n * share / 2))
+    half_width = int(np.ceil(n * share / 2))
     sums = np.concatenate([[0.0], np.cumsum(values)])
-    low, high = np.maximum(np.arange(n) - reach, 0), np.minimum(np.arange(n) + reach + 1, n)
+    low, high = np.maximum(np.arange(n) - half_width, 0), np.minimum(np.arange(n) + half_width + 1, n)
     return (sums[high] - sums[low]) / (high - low)
 
 
 def short(x: float) -> str:
-    """A number of steps in short: 400k, 1.5M."""
+    """A number of steps in compact form: 400k, 1.5M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(x) >= size:
             return f"{x / size:.4g}{letter}"
@@ -84,7 +84,7 @@ def _draw_part(ax: Any, runs: Mapping[str, Rows], part: str) -> None:
         if not len(steps):
             continue
         colour = COLOURS[i % len(COLOURS)]
-        marker = "o" if len(steps) < 3 else None      # a line of one point is invisible
+        marker = "o" if len(steps) < 3 else None      # a line through one point is invisible
         ax.plot(steps, values, color=colour, alpha=0.25, linewidth=1.0, marker=marker)
         ax.plot(steps, smooth(values), color=colour, linewidth=2.2, label=label)
     ax.set_ylabel(PARTS[part], fontsize=12)

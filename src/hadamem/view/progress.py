@@ -1,4 +1,4 @@
-"""The progress of a run: a live panel on a terminal, else a line every few seconds."""
+"""The progress of a run: a live panel on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from .curves import short
 BARS, PLAIN_BARS = "▁▂▃▄▅▆▇█", "_.-=+*#"
 WINDOW = 15.0         # seconds over which the speed is measured
 EPISODES = 100        # the return shown is the mean over about the last 100 episodes
-STOPPING = "stopping after this iteration; Ctrl-C again stops at once"
-POINTS = 256          # of the curve; at this length neighbours are merged
-WIDEST, TWO_COLUMNS = 92, 60      # columns of the terminal
+STOPPING = "stopping after this iteration; press Ctrl-C again to stop now"
+POINTS = 256          # of the curve; when it is full, neighbouring points are merged
+MAX_WIDTH, TWO_COLUMNS = 92, 60      # largest width of the panel, and smallest for two columns, in characters
 
 
-class Tally:
-    """Sums up rows of metrics for the view, in constant memory."""
+class Summary:
+    """A summary of the metrics so far, in constant memory."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self.clock, self.start = clock, clock()
@@ -42,8 +42,8 @@ class Tally:
         self.times: deque[tuple[float, float]] = deque()             # (time, steps) of the last rows
         self.recent: deque[dict[str, Any]] = deque()                 # the last rows with finished episodes
         self.curve: list[tuple[float, int]] = []                     # (mean return, number of rows)
-        self._waiting: list[float] = []
-        self._stride = 1
+        self._pending: list[float] = []                              # returns of the next point of the curve
+        self._rows_per_point = 1
 
     def add(self, row: dict[str, Any]) -> None:
         now = self.clock()
@@ -64,13 +64,13 @@ class Tally:
             self._extend(row["return"])
 
     def _extend(self, value: float) -> None:
-        self._waiting.append(value)
-        if len(self._waiting) == self._stride:
-            self.curve.append((sum(self._waiting) / self._stride, self._stride))
-            self._waiting.clear()
+        self._pending.append(value)
+        if len(self._pending) == self._rows_per_point:
+            self.curve.append((sum(self._pending) / self._rows_per_point, self._rows_per_point))
+            self._pending.clear()
         if len(self.curve) == POINTS:
             self.curve = [((a + b) / 2, n + m) for (a, n), (b, m) in zip(self.curve[::2], self.curve[1::2], strict=True)]
-            self._stride *= 2
+            self._rows_per_point *= 2
 
     def mean(self, name: str) -> float | None:
         """Mean over the last finished episodes."""
@@ -86,54 +86,54 @@ class Tally:
         (t0, s0), (t1, s1) = self.times[0], self.times[-1]
         return (s1 - s0) / max(t1 - t0, 1e-9)
 
-    def share(self, name: str) -> float:
+    def time_share(self, name: str) -> float:
         """Share of the time spent in "rollout" or "update"."""
         return self.seconds[name] / max(sum(self.seconds.values()), 1e-9)
 
-    def left(self, steps: int) -> float | None:
+    def seconds_left(self, steps: int) -> float | None:
         """Seconds until `steps` are done."""
         rate = self.rate
         return max(0.0, steps - self.row["steps"]) / rate if rate else None
 
     def sparkline(self, width: int, bars: str = BARS) -> str:
-        """The curve of returns in at most `width` characters."""
+        """The curve of returns as at most `width` characters."""
         values = [value for value, _ in self.curve]
         k = min(width, len(values))
         if k < 2:
             return ""
-        cuts = [i * len(values) // k for i in range(k + 1)]
-        means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(cuts)]
+        edges = [i * len(values) // k for i in range(k + 1)]
+        means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
         low, high = min(means), max(means)
         span = max(high - low, 1e-3 * max(abs(low), abs(high)), 1e-9)
         return "".join(bars[min(len(bars) - 1, int((mean - low) / span * len(bars)))] for mean in means)
 
 
 class _Screen(Console):
-    """A console that survives a closed pipe; Rich would end the process."""
+    """A console that survives a broken pipe, on which Rich would exit."""
 
-    lost: Callable[[], None]
+    on_lost: Callable[[], None]
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
-        self.lost()
+        self.on_lost()
 
 
 class Progress:
-    """A context; call it with every row of metrics.
+    """Use as a context manager, and call it with every row of metrics.
 
-    live: draw a panel; None: if the stream is a terminal. every: seconds between lines otherwise.
+    folder: shown below the panel. live: draw a panel; None: if the stream is a terminal. every: seconds between lines otherwise.
     """
 
-    def __init__(self, config: TrainConfig, place: str = "", stream: TextIO | None = None, live: bool | None = None, every: float = 5.0):
-        self.config, self.place, self.every = config, place, every
+    def __init__(self, config: TrainConfig, folder: str = "", stream: TextIO | None = None, live: bool | None = None, every: float = 5.0):
+        self.config, self.folder, self.every = config, folder, every
         self.stream = stream or sys.stdout
         self.console = _Screen(file=self.stream, highlight=False)
-        self.console.lost = self._go_silent
+        self.console.on_lost = self._stop_printing
         self.live = self.console.is_terminal and not self.console.is_dumb_terminal if live is None else live
         self.shown = config.agent_class.shown
-        self.tally = Tally()
+        self.tally = Summary()
         self.facts = ""
-        self.stops = False                   # Ctrl-C was pressed
+        self.stop_requested = False          # Ctrl-C was pressed
         self._panel: Live | None = None
         self._lock = threading.Lock()
         self._printed, self._last_line = -1.0, float("-inf")
@@ -144,7 +144,7 @@ class Progress:
         return {"report": self, "built": self.built, "notify": self.say, "stopping": self.stopping}
 
     def built(self, trainer: Any) -> None:
-        """Show the sizes of the run; for `train(built=...)`."""
+        """Show device, parameters and envs of the run; for `train(built=...)`."""
         parameters = sum(p.numel() for p in trainer.network.parameters())
         self.facts = f"{trainer.device}, {parameters:,} parameters, {trainer.num_envs} envs x {trainer.steps} steps"
         if self.live:
@@ -163,13 +163,13 @@ class Progress:
             else:
                 print(text, file=self.stream, flush=True)
         except OSError:
-            self._go_silent()
+            self._stop_printing()
 
     def stopping(self) -> None:
-        """The run will end after this iteration; for `train(stopping=...)`."""
-        self.stops = True
+        """Show that the run will stop after this iteration; for `train(stopping=...)`."""
+        self.stop_requested = True
         if not self.live:
-            os.write(2, f"{STOPPING}\n".encode())      # os.write: a signal may arrive while Python's streams are in use
+            os.write(2, f"{STOPPING}\n".encode())      # os.write: in a signal handler, Python's streams may be in use
 
     def __enter__(self) -> Progress:
         if self.live:
@@ -186,7 +186,7 @@ class Progress:
             self._print_line()
 
     def __exit__(self, *error: object) -> None:
-        self.stops = False
+        self.stop_requested = False
         self._stop()
         if not self.live and self.tally.row and self._printed < self.tally.row["steps"]:
             self._print_line()
@@ -197,10 +197,10 @@ class Progress:
             try:
                 panel.stop()
             except OSError:
-                self._go_silent()
+                self._stop_printing()
 
-    def _go_silent(self) -> None:
-        """stdout is gone (`| head`, a closed terminal): keep training."""
+    def _stop_printing(self) -> None:
+        """The output was closed (`| head`, a closed terminal): keep training without it."""
         self.live, self._panel = False, None
         nowhere = os.open(os.devnull, os.O_WRONLY)
         with contextlib.suppress(OSError):                # a stream without a file descriptor
@@ -218,7 +218,7 @@ class Progress:
         parts += [f"{label} {number(row.get(name))}" for name, label in self.shown.items()]
         if tally.skipped:
             parts.append(f"{tally.skipped:.0f} updates skipped")
-        parts += [f"{tally.rate or 0:,.0f} steps/s", f"{clock(tally.left(self.config.total_steps))} left"]
+        parts += [f"{tally.rate or 0:,.0f} steps/s", f"{clock(tally.seconds_left(self.config.total_steps))} left"]
         return ", ".join(parts)
 
     def _print_line(self) -> None:
@@ -237,7 +237,7 @@ class Progress:
 
     def _draw(self, options: ConsoleOptions) -> Panel:
         config, tally = self.config, self.tally
-        width = min(options.max_width - 2, WIDEST)       # room for what a terminal echoes (^C)
+        width = min(options.max_width - 2, MAX_WIDTH)       # leave room for an echoed ^C
         inside = width - 4
         bars = PLAIN_BARS if options.ascii_only else BARS
         body = Table.grid(padding=0)
@@ -245,34 +245,34 @@ class Progress:
         body.add_row(self._bar(inside))
         body.add_row("")
         body.add_row(self._figures(inside, bars))
-        if self.stops:
+        if self.stop_requested:
             body.add_row(Text(STOPPING, style="yellow", overflow="ellipsis", no_wrap=True))
         if tally.skipped:
             body.add_row(Text(f"{tally.skipped:.0f} updates were not finite and were skipped", style="yellow"))
         title = Text.assemble((config.env, "bold"), ", ", f"{config.agent} with ", (config.network.memory, "bold"), f", {config.preset}")
-        subtitle = Text(self.place, style="dim")
+        subtitle = Text(self.folder, style="dim")
         for text in (title, subtitle):
-            text.truncate(inside - 2, overflow="ellipsis")      # a panel grows with its title
+            text.truncate(inside - 2, overflow="ellipsis")      # a long title would widen the panel
         return Panel(body, title=title, title_align="left", subtitle=subtitle or None, subtitle_align="left", width=width,
                      border_style="cyan")
 
     def _bar(self, width: int) -> Table:
         steps, total = self.tally.row.get("steps", 0), self.config.total_steps
         bar = Table.grid(padding=0)
-        words, longest = f"{steps:,} / {total:,} steps", f"{total:,} / {total:,} steps"
+        text, longest = f"{steps:,} / {total:,} steps", f"{total:,} / {total:,} steps"
         if width < len(longest) + 24:
-            words, longest = f"{short(steps)} / {short(total)}", f"888.8k / {short(total)}"
-        words = f"{self._percent()}  {words}"
-        room = max(4, width - len(f"  100 %  {longest}"))      # the bar keeps its length while the numbers grow
+            text, longest = f"{short(steps)} / {short(total)}", f"888.8k / {short(total)}"
+        text = f"{self._percent()}  {text}"
+        room = max(4, width - len(f"  100 %  {longest}"))      # the bar keeps its length as the numbers grow
         bar.add_column(width=room)
         bar.add_column(width=width - room, justify="right", no_wrap=True)
-        bar.add_row(ProgressBar(total=total, completed=min(steps, total)), words)
+        bar.add_row(ProgressBar(total=total, completed=min(steps, total)), text)
         return bar
 
     def _figures(self, width: int, bars: str) -> Table:
         tally, row = self.tally, self.tally.row
         columns = 2 if width >= TWO_COLUMNS else 1
-        room = width // columns - 12                     # for a value
+        room = width // columns - 12                     # width of a value
         spark = self.tally.sparkline(min(24, room - 9), bars)
         value = Text.assemble((f"{number(tally.mean('return')):<8}", "bold"), " ", (spark, "green"))
         cells: list[tuple[str, str | Text]] = [("return", value)]
@@ -284,8 +284,8 @@ class Progress:
         cells += [(label, number(row.get(name))) for name, label in self.shown.items()]
         cells += [
             ("speed", "-" if tally.rate is None else f"{tally.rate:,.0f} steps/s"),
-            ("rollout", percent(tally.share("rollout")) + " of the time"), ("update", percent(tally.share("update")) + " of the time"),
-            ("running", clock(tally.clock() - tally.start)), ("left", clock(tally.left(self.config.total_steps) if row else None)),
+            *((name, percent(tally.time_share(name)) + " of the time") for name in ("rollout", "update")),
+            ("elapsed", clock(tally.clock() - tally.start)), ("left", clock(tally.seconds_left(self.config.total_steps) if row else None)),
         ]
         table = Table.grid(padding=(0, 1, 0, 0))
         for _ in range(columns):
@@ -304,18 +304,19 @@ class Progress:
 
 
 def number(x: float | None) -> str:
-    """Three digits, or a dash."""
+    """Three digits; "-" for None."""
     if x is None:
         return "-"
     return f"{x:.3f}" if 0.0995 <= abs(x) < 100 or x == 0 else f"{x:.3g}"
 
 
 def percent(x: float | None) -> str:
+    """"25 %" for 0.25; "-" for None."""
     return "-" if x is None else f"{100 * x:.0f} %"
 
 
 def clock(seconds: float | None) -> str:
-    """1:02 or 1:02:03."""
+    """Minutes and seconds, with hours if there are any: 1:02 or 1:02:03."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""See a policy play: episodes as frames with captions, written as GIF or MP4 or shown as text in a terminal."""
+"""Show a policy's episodes: frames with captions, as GIF, MP4 or text in a terminal."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from gymnasium import spaces
 
 from .. import envs
 from ..envs import render
-from ..training.evaluate import begin, check_fit, check_seed
+from ..training.evaluate import check_fit, check_seed, reset_for_evaluation
 
-LINGER = 1.5          # seconds that the last frame of an episode stays
-NARROWEST = 240       # pixels, so that captions can be read
+LAST_FRAME_SECONDS = 1.5      # duration of the last frame of an episode
+MIN_WIDTH = 240               # of a picture, in pixels, so that captions can be read
 SUFFIXES = (".gif", ".mp4")
 
 
 class Frame(NamedTuple):
-    """What is seen before an action [H, W, 3] uint8 or as text, what the policy then did and what came of it; and if that was the end."""
+    """A view of the env with a caption."""
 
-    view: Any
-    caption: str
-    last: bool
+    view: Any          # before the action: [H, W, 3] uint8, or text
+    caption: str       # the action, its reward and the return so far
+    last: bool         # of its episode: the view after the last action
 
 
 def play_frames(policy: Any, env: str | Callable[..., Any], *, episodes: int = 1, seed: int = 0, deterministic: bool = False,
                 text: bool = False, colour: bool = False, max_steps: int = 1000,
                 env_options: Mapping[str, Any] | None = None) -> Iterator[Frame]:
-    """Episodes of a policy, frame by frame. The view shows all of the env, also what the policy cannot see.
+    """Episodes of a policy, frame by frame. Views show the whole state of the env, including what the policy cannot see.
 
-    env: a name of `hm.envs`, a Gymnasium id or a callable that makes a Gymnasium env; one that renders no pictures shows its observation.
-    text: views are texts; colour: with colour codes. max_steps: longer episodes are not shown to their end. seed: as in `evaluate`.
+    env: a name of `hm.envs`, a Gymnasium id or a callable that makes a Gymnasium env. If a Gymnasium env cannot render, its observation is
+    shown. text: views are strings; colour: with ANSI colour codes. max_steps: stop an episode after this many steps.
+    seed: as in `evaluate`.
     """
     for name, value in (("episodes", episodes), ("max_steps", max_steps)):
         if value < 1:
@@ -51,7 +52,7 @@ def play_frames(policy: Any, env: str | Callable[..., Any], *, episodes: int = 1
         check_fit(policy, made)
         generator = torch.Generator(policy.device).manual_seed(seed)
         for episode in range(episodes):
-            start = begin(made, policy, seed) if episode == 0 else made.reset()
+            start = reset_for_evaluation(made, policy, seed) if episode == 0 else made.reset()
             yield from _episode(policy, made, start, deterministic, generator, max_steps, lambda: _view(made, text, colour))
     finally:
         made.close()
@@ -62,22 +63,22 @@ def _episode(policy: Any, env: Any, start: tuple[Any, dict[str, Any]], determini
     obs, info = start
     state, reset = policy.initial_state(1, generator), True
     names = env.action_names()
-    total, over, steps = 0.0, False, 0
-    while not over and steps < max_steps:
+    total, done, steps = 0.0, False, 0
+    while not done and steps < max_steps:
         seen = view()
         action, state = policy.act(obs, state, reset, deterministic, mask=info.get("action_mask"), generator=generator)
         obs, reward, terminated, truncated, info = env.step(action)
         total, steps = total + float(reward[0]), steps + 1
         reset = False
-        over = bool(terminated[0] | truncated[0])
-        did = _in_words(action[0], env.single_action_space, names)
-        yield Frame(seen, f"{did}, reward {float(reward[0]):+.3g}, return {total:+.3g}", False)
-    success = f", {'success' if bool(info['success'][0]) else 'no success'}" if over and "success" in info else ""
-    yield Frame(view(), f"{'end' if over else 'stopped'} after {steps} steps: return {total:+.3g}{success}", True)
+        done = bool(terminated[0] | truncated[0])
+        label = _action_text(action[0], env.single_action_space, names)
+        yield Frame(seen, f"{label}, reward {float(reward[0]):+.3g}, return {total:+.3g}", False)
+    success = f", {'success' if bool(info['success'][0]) else 'no success'}" if done and "success" in info else ""
+    yield Frame(view(), f"{'end' if done else 'stopped'} after {steps} steps: return {total:+.3g}{success}", True)
 
 
 def write(frames: Iterable[Frame], path: Path | str, fps: float = 4.0) -> Path:
-    """Write frames to a .gif or .mp4 file, whichever the path says. Several episodes follow each other."""
+    """Write frames to a .gif or .mp4 file, depending on the suffix of the path. Episodes follow one another."""
     path = Path(path)
     check_path(path)
     if not 0 < fps <= 100:
@@ -93,27 +94,27 @@ def write(frames: Iterable[Frame], path: Path | str, fps: float = 4.0) -> Path:
 
 
 def check_path(path: Path | str) -> None:
-    """An error now rather than after the episode, if a video of this name cannot be written."""
+    """Raise a ValueError if no video can be written to this path; checked before the episodes are played."""
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
-        raise ValueError(f"a video is written to a .gif or .mp4 file, got {str(path)!r}")
+        raise ValueError(f"the file must end in .gif or .mp4, got {str(path)!r}")
     if suffix == ".mp4" and find_ffmpeg() is None:
-        raise ValueError("an .mp4 file needs ffmpeg: install it, or `pip install imageio-ffmpeg`, or write a .gif file instead")
+        raise ValueError("an .mp4 file needs ffmpeg: install it, run `pip install imageio-ffmpeg`, or write a .gif file instead")
 
 
 def show(frames: Iterable[Frame], fps: float = 4.0, out: TextIO | None = None) -> None:
-    """Print text frames: on a terminal in one place and at speed, else one below the other."""
+    """Print text frames: animated on a terminal, otherwise one below the other."""
     out = out or sys.stdout
-    moving = out.isatty()
+    animated = out.isatty()
     for frame in frames:
-        start = "\x1b[H\x1b[2J" if moving else ""
+        start = "\x1b[H\x1b[2J" if animated else ""
         print(f"{start}{frame.view}\n{frame.caption}\n", file=out, flush=True)
-        if moving:
-            time.sleep(LINGER if frame.last else 1 / fps)
+        if animated:
+            time.sleep(LAST_FRAME_SECONDS if frame.last else 1 / fps)
 
 
 def find_ffmpeg() -> str | None:
-    """The program, or the one that imageio-ffmpeg brings along."""
+    """Path of ffmpeg, or of the copy in imageio-ffmpeg; None if there is neither."""
     found = shutil.which("ffmpeg")
     if found is None:
         try:
@@ -124,8 +125,8 @@ def find_ffmpeg() -> str | None:
 
 
 def picture(frame: Frame) -> np.ndarray:
-    """The view with its caption below it, [H, W, 3] uint8; sides are multiples of 16."""
-    return render.caption(frame.view, frame.caption, NARROWEST)
+    """The view with its caption below it, [H, W, 3] uint8; H and W are multiples of 16."""
+    return render.caption(frame.view, frame.caption, MIN_WIDTH)
 
 
 def _write_gif(frames: Iterable[Frame], path: Path, fps: float) -> None:
@@ -134,7 +135,7 @@ def _write_gif(frames: Iterable[Frame], path: Path, fps: float) -> None:
     def images() -> Iterator[Any]:
         for frame in frames:
             image = Image.fromarray(picture(frame)).quantize(128, dither=Image.Dither.NONE)
-            image.info["duration"] = round(1000 * (LINGER if frame.last else 1 / fps))
+            image.info["duration"] = round(1000 * (LAST_FRAME_SECONDS if frame.last else 1 / fps))
             yield image
 
     rest = images()
@@ -144,7 +145,7 @@ def _write_gif(frames: Iterable[Frame], path: Path, fps: float) -> None:
 
 def _write_mp4(frames: Iterable[Frame], path: Path, fps: float) -> None:
     process = None
-    errors = tempfile.TemporaryFile()  # noqa: SIM115  # a pipe that nobody reads would fill up and stop ffmpeg
+    errors = tempfile.TemporaryFile()  # noqa: SIM115  # an unread pipe would fill up and block ffmpeg
     try:
         for frame in frames:
             image = picture(frame)
@@ -154,10 +155,10 @@ def _write_mp4(frames: Iterable[Frame], path: Path, fps: float) -> None:
                     [str(find_ffmpeg()), "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
                      "-r", str(fps), "-i", "-", "-pix_fmt", "yuv420p", "-f", "mp4", str(path)], stdin=subprocess.PIPE, stderr=errors)
             assert process.stdin is not None
-            for _ in range(max(1, round(LINGER * fps)) if frame.last else 1):
-                process.stdin.write(_fitted(image, height, width).tobytes())
+            for _ in range(max(1, round(LAST_FRAME_SECONDS * fps)) if frame.last else 1):
+                process.stdin.write(_fit(image, height, width).tobytes())
     except BrokenPipeError:
-        pass      # ffmpeg gave up: its exit code and words follow
+        pass      # ffmpeg has exited: its error is raised below
     finally:
         if process is not None and process.stdin is not None:
             process.stdin.close()
@@ -167,8 +168,8 @@ def _write_mp4(frames: Iterable[Frame], path: Path, fps: float) -> None:
         raise RuntimeError(f"ffmpeg could not write {path}: {errors.read().decode(errors='replace').strip()[-300:]}")
 
 
-def _fitted(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Cut or padded to the size of the first frame."""
+def _fit(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Crop or pad an image to the size of the first frame."""
     if image.shape[:2] == (height, width):
         return image
     sheet = np.full((height, width, 3), render.PAPER, dtype=np.uint8)
@@ -178,7 +179,7 @@ def _fitted(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _make_env(env: str | Callable[..., Any], device: Any, mode: str, options: dict[str, Any]) -> Any:
-    """One copy; a foreign env is made once more with the render mode, if it knows it."""
+    """Make one env. A Gymnasium env that supports the render mode is made again with it."""
     make: Any = envs.make if isinstance(env, str) else envs.adapt
     plain = dict(num_envs=1, device=device, autoreset_mode="disabled", **options)
     made = make(env, **plain)
@@ -194,20 +195,20 @@ def _make_env(env: str | Callable[..., Any], device: Any, mode: str, options: di
 
 
 def _view(env: Any, text: bool, colour: bool) -> Any:
-    """What a foreign env renders, if it does; else our own picture or text."""
+    """A Gymnasium env's own rendering if there is one, otherwise our picture or text."""
     shown = None
     if isinstance(env, envs.AdaptedEnv) and env.render_mode is not None:
         try:
             shown = env.render()
-        except envs.EnvError as error:           # a package that it draws with is missing, say
+        except envs.EnvError as error:           # e.g. a package for rendering is missing
             env.render_mode = None
-            warnings.warn(f"hadamem: the observation is shown instead of a picture, for {error}"[:300], RuntimeWarning, stacklevel=2)
+            warnings.warn(f"hadamem: rendering failed, showing the observation instead: {error}"[:300], RuntimeWarning, stacklevel=2)
     if text:
         return shown if isinstance(shown, str) else envs.render.text(env, colour=colour)
     good = isinstance(shown, np.ndarray) and shown.ndim == 3 and shown.shape[2] == 3
     return np.asarray(shown, dtype=np.uint8) if good else envs.render.picture(env)
 
 
-def _in_words(action: Any, space: Any, names: Mapping[int, str]) -> str:
+def _action_text(action: Any, space: Any, names: Mapping[int, str]) -> str:
     value = action.cpu().numpy() if isinstance(action, torch.Tensor) else np.asarray(action)
     return names.get(int(value), f"action {int(value)}") if isinstance(space, spaces.Discrete) else f"action {render.format_value(value)}"

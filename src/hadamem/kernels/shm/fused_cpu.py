@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .._exp2 import curve as curve_of
 from .._exp2 import exp2
-from .._numba import array, parallel, split
+from .._numba import array, arrays, parallel, split
 from .._numba import jit as compiled
 from .forms import FORMS
 from .op import make_op
@@ -419,12 +419,8 @@ def _numbers(dtype: torch.dtype, clip: float | None, calibration: str) -> tuple[
     return number(-gain * math.log2(math.e)), number(gain), _curve(calibration, number), limit, room
 
 
-def _or_empty(x: Tensor | None, like: Tensor) -> Any:
-    return array(like.new_empty(0, 0, 0) if x is None else x)
-
-
-def _flags(reset: Tensor | None) -> Any:
-    return array(torch.empty(0, 0, dtype=torch.bool, device="cpu") if reset is None else reset)
+def _flags(reset: Tensor | None) -> Tensor:
+    return torch.empty(0, 0, dtype=torch.bool, device="cpu") if reset is None else reset
 
 
 def forward(
@@ -437,16 +433,15 @@ def forward(
     h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
     checkpoints = v.new_empty(B, -(-T // S), V, K) if save else v.new_empty(0)
     rate, _, curve, limit, room = _numbers(v.dtype, clip, calibration)
-    arrays = (
-        _or_empty(theta, v), _or_empty(vc, v), array(v), array(k), array(q), _or_empty(M0, v), _flags(reset),
-        rate, curve, limit, room, S, array(h), array(M), _or_empty(checkpoints.flatten(0, 1) if save else None, v),
-    )
+    inputs = arrays(theta, vc, v, k, q, M0, _flags(reset), like=v)
+    outputs = arrays(h, M, checkpoints.flatten(0, 1) if save else None, like=v)
+    args = (*inputs, rate, curve, limit, room, S, *outputs)
 
     units, cells = B * -(-V // BAND), B * T * V * K
     scratch = array(v.new_empty(split(units, cells)[1], _round_up(ROWS + STEP * min(S, T))))
 
     def work(piece: int, first: int, last: int) -> None:
-        _forward(*arrays, scratch[piece], first, last)
+        _forward(*args, scratch[piece], first, last)
 
     parallel(work, units, cells)
     return h, M, checkpoints
@@ -465,17 +460,15 @@ def backward(
     dvc = None if vc is None else v.new_empty(B * parts, T, K)
     dv, dk, dq = v.new_empty(B, T, V), v.new_empty(B * parts, T, K), v.new_empty(B * parts, T, K)
     rate, gain, curve, limit, room = _numbers(v.dtype, clip, calibration)
-    arrays = (
-        _or_empty(theta, v), _or_empty(vc, v), array(v), array(k), array(q), _flags(reset),
-        array(checkpoints.flatten(0, 1)), array(dh), rate, gain, curve, limit, room, S,
-        array(dM0), _or_empty(dtheta, v), _or_empty(dvc, v), array(dv), array(dk), array(dq),
-    )
+    inputs = arrays(theta, vc, v, k, q, _flags(reset), checkpoints.flatten(0, 1), dh, like=v)
+    outputs = arrays(dM0, dtheta, dvc, dv, dk, dq, like=v)
+    args = (*inputs, rate, gain, curve, limit, room, S, *outputs)
 
     units, cells = B * parts, 2 * B * T * V * K
     scratch = array(v.new_empty(split(units, cells)[1], _round_up(RECORD * (min(S, T) + 1))))
 
     def work(piece: int, first: int, last: int) -> None:
-        _backward(*arrays, scratch[piece], first, last)
+        _backward(*args, scratch[piece], first, last)
 
     parallel(work, units, cells)
     grads = (dtheta, _sum_parts(dvc, B), dv, _sum_parts(dk, B), _sum_parts(dq, B), None if M0 is None else dM0)
