@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 
 from . import envs
-from .agents import find_agent
+from .agents import DEFAULT_AGENT, find_agent
 from .devices import find_device
 from .runs.config import make_config, override, settings_table
 from .runs.folder import CONFIG, is_run, read_config, same_env
@@ -27,7 +27,7 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (such as its class; best, since copies of it can run
     in worker processes), a batched env, or a Gymnasium vector env or env. Only envs that are made here are closed.
     memory: a name of `hm.list_memories()`, or "package.module:Class" of your own.
-    agent: "ppo", or "package.module:Class" of your own.
+    agent: a name of `hm.agents.AGENTS` (default: "ppo"), or "package.module:Class" of your own.
     settings: any setting of a run by its name: `gamma=0.9`, `memory_size=64`. Where two sections have the name: `ppo__gamma=0.9`, or
     `ppo={"gamma": 0.9}`. `hadamem train --help` lists them.
     out: the run's folder; None: nothing is written. resume: continue the run in that folder with its settings (pass the env again if it
@@ -47,7 +47,7 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     elif env is None:
         raise ValueError("env is missing: pass a name of hm.envs.list_envs(), a Gymnasium id, or a callable that makes an env")
     given = {**settings, **({} if memory is None else {"memory": memory}), **({} if agent is None else {"agent": agent})}
-    agent = agent or (PRESETS[preset].agent if preset in PRESETS else "ppo")
+    agent = agent or (PRESETS[preset].agent if preset in PRESETS else DEFAULT_AGENT)
     table = settings_table(agent)
     changes = override(table.flatten(saved, read=True), table.flatten(given))
     if isinstance(env, str):

@@ -17,6 +17,7 @@ from .ppo import PPO, PPOConfig
 AGENTS: dict[str, type[Agent]] = {
     "ppo": PPO,
 }
+DEFAULT_AGENT = "ppo"
 
 
 def find_agent(name: str) -> type[Agent]:
@@ -50,5 +51,5 @@ def _check(name: str, agent: Any) -> None:
         raise TypeError(f"agent {name!r} must be a subclass of hadamem.agents.Agent, got {agent!r}")
 
 
-__all__ = ["AGENTS", "PPO", "Acted", "Actions", "ActorCritic", "Agent", "AgentSpec", "Image", "NetworkConfig", "NetworkState", "PPOConfig",
-           "Rollout", "Source", "find_agent", "make_actions", "register_agent", "section_of"]
+__all__ = ["AGENTS", "DEFAULT_AGENT", "PPO", "Acted", "Actions", "ActorCritic", "Agent", "AgentSpec", "Image", "NetworkConfig",
+           "NetworkState", "PPOConfig", "Rollout", "Source", "find_agent", "make_actions", "register_agent", "section_of"]

@@ -88,7 +88,8 @@ class Batch(NamedTuple):
 
     def select(self, envs: Tensor) -> Batch:
         """The rows `envs` of every tensor."""
-        picked: dict[str, Any] = {name: None if x is None else x.index_select(0, envs) for name, x in self._asdict().items() if name != "state"}
+        tensors: dict[str, Any] = {name: x for name, x in self._asdict().items() if name != "state"}
+        picked = {name: None if x is None else x.index_select(0, envs) for name, x in tensors.items()}
         return Batch(**picked, state=states.select(self.state, envs))
 
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..agents import section_of
+from ..agents import DEFAULT_AGENT, section_of
 from ..envs import EnvError
 from ..lookup import import_from_here
 from ..runs import folder as folders
@@ -25,7 +25,7 @@ from .runs import bad_input, one_line, suggest_runs
 COMMON = {      # the options that most runs need, in this order; help texts of the others are the comments beside the fields
     "env": "what to train on: a name of `hadamem list envs`, a Gymnasium id, or package.module:Class of your own",
     "network.memory": "a name of `hadamem list memories`, or package.module:Class of your own (default: shm)",
-    "agent": "the algorithm: a name of `hadamem list agents`, or package.module:Class of your own (default: ppo)",
+    "agent": f"the algorithm: a name of `hadamem list agents`, or package.module:Class of your own (default: {DEFAULT_AGENT})",
     "preset": f"where settings start from: {', '.join(PRESETS)} (default: default)",
     "total_steps": "env steps to train for; the last iteration may go beyond (default: 1,000,000, or the preset's)",
     "seed": "of everything random (default: 0)",
@@ -156,13 +156,13 @@ def _find_agent(words: list[str]) -> str:
         agent = _agent_of(args, saved)
         section_of(agent)
     except (argparse.ArgumentError, ValueError, TypeError):      # the full parser says what is wrong
-        return "ppo"
+        return DEFAULT_AGENT
     return agent
 
 
 def _agent_of(args: argparse.Namespace, saved: dict[str, Any]) -> str:
     preset = PRESETS.get(getattr(args, "preset", None) or saved.get("preset", "default"))
-    return getattr(args, "agent", None) or saved.get("agent") or ("ppo" if preset is None else preset.agent)
+    return getattr(args, "agent", None) or saved.get("agent") or (DEFAULT_AGENT if preset is None else preset.agent)
 
 
 def _flag_elsewhere(option: str, table: Table) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..agents import NetworkConfig, PPOConfig, find_agent, section_of
+from ..agents import AGENTS, DEFAULT_AGENT, NetworkConfig, find_agent, section_of
 from ..agents.agent import Agent
 from ..memory import resolve_options
 from ..names import did_you_mean
@@ -26,7 +26,7 @@ class TrainConfig:
 
     env: str = "popgym/RepeatPreviousEasy"               # a name of `hadamem list envs`, a Gymnasium id, or package.module:Class
     env_options: dict[str, Any] = field(default_factory=dict)
-    agent: str = "ppo"                                   # a name of `hadamem list agents`, or package.module:Class
+    agent: str = DEFAULT_AGENT                             # a name of `hadamem list agents`, or package.module:Class
     total_steps: int = 1_000_000                         # env steps to train for; the last iteration may go beyond
     seed: int = 0
     device: str = "auto"                                 # auto: a GPU if there is one
@@ -40,7 +40,7 @@ class TrainConfig:
     previous_action: bool = True                         # the network sees its last action
     first_step: bool = True                              # and a flag at the first step of an episode
     network: NetworkConfig = field(default_factory=NetworkConfig)
-    algorithm: Any = field(default_factory=PPOConfig)    # settings of the agent
+    algorithm: Any = field(default_factory=AGENTS[DEFAULT_AGENT].Config)      # settings of the agent
     checkpoint_every: float = 60.0                       # seconds between checkpoints
     keep_checkpoints: int = 2
     max_skipped: int = 50                                # stop after this many updates in a row that were not finite
@@ -77,7 +77,7 @@ class TrainConfig:
         return find_agent(self.agent)
 
 
-def settings_table(agent: str = "ppo") -> Table:
+def settings_table(agent: str = DEFAULT_AGENT) -> Table:
     """All settings of a run with that agent."""
     section, kind = section_of(agent), find_agent(agent).Config
     if (section, kind) not in _tables:
@@ -125,7 +125,7 @@ def override(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     memory, size = (saved.get(f"network.{name}") for name in ("memory", "memory_size"))
     other = memory is not None and given.get("network.memory", memory) != memory
     if other:
-        usual = to_flat(make_config(saved.get("preset", "default"), agent=saved.get("agent", "ppo"), memory=memory))
+        usual = to_flat(make_config(saved.get("preset", "default"), agent=saved.get("agent", DEFAULT_AGENT), memory=memory))
         for name in ("network.memory_size", "network.memory_output_size", "network.time_encoding"):
             if saved.get(name) == usual[name]:
                 values.pop(name, None)
@@ -151,7 +151,7 @@ def to_flat(config: TrainConfig) -> dict[str, Any]:
 
 def from_dict(values: Mapping[str, Any]) -> TrainConfig:
     """A configuration from nested values, as `to_dict` writes them. What is missing has its default."""
-    agent = values.get("agent", "ppo")
+    agent = values.get("agent", DEFAULT_AGENT)
     table = settings_table(agent)
     return _build(table, {"agent": agent, **table.flatten(values, read=True)})
 

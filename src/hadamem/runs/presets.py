@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ..agents import DEFAULT_AGENT
+
 SHM_NAMES = ("shm", "shm-paper", "shm-release")
 
 
@@ -13,7 +15,7 @@ class Preset(NamedTuple):
 
     settings: Mapping[str, Any]
     memories: Mapping[str, Mapping[str, Any]] = {}      # further changes for some memories, by their name
-    agent: str = "ppo"
+    agent: str = DEFAULT_AGENT
 
     def resolve(self, memory: str) -> dict[str, Any]:
         """The changes for a run with that memory."""
