@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import sys
 from typing import Any
+
+from .names import did_you_mean
 
 
 def find(spec: str) -> Any:
@@ -20,9 +21,8 @@ def find(spec: str) -> Any:
         raise ValueError(f"cannot import module {module!r} of {spec!r}: {error}") from error
     for part in path.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, dir(found), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"is the name in {spec!r} right?"
-            raise ValueError(f"module {module!r} has no {path!r}; {hint}")
+            hint = did_you_mean(part, dir(found)) or f" is the name in {spec!r} right?"
+            raise ValueError(f"module {module!r} has no {path!r};{hint}")
         found = getattr(found, part)
     return found
 

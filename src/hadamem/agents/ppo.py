@@ -89,8 +89,9 @@ class Batch(NamedTuple):
     def select(self, envs: Tensor) -> Batch:
         """The rows `envs` of every tensor."""
         tensors: dict[str, Any] = {name: x for name, x in self._asdict().items() if name != "state"}
-        picked = {name: None if x is None else x.index_select(0, envs) for name, x in tensors.items()}
-        return Batch(**picked, state=states.select(self.state, envs))
+        for name, x in tensors.items():
+            tensors[name] = None if x is None else x.index_select(0, envs)
+        return Batch(**tensors, state=states.select(self.state, envs))
 
 
 STATISTICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clip_fraction", "grad_norm")      # means over an iteration's updates

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .. import lookup
+from ..names import close_names
 from .base import BatchedEnv
 
 
@@ -89,13 +89,11 @@ def make(name: str, num_envs: int = 1, **options: Any) -> BatchedEnv:
     """
     if name not in TASKS:
         return _make_foreign(name, num_envs, options)
-    try:
-        return TASKS[name].build(num_envs, **options)
-    except TypeError as error:
-        if "unexpected keyword" in str(error):
-            unknown = sorted(set(options) - set(_options(TASKS[name])))
-            raise TypeError(f"{name} has no option {', '.join(map(repr, unknown))}; it takes {', '.join(_options(TASKS[name]))}") from error
-        raise
+    known = _options(TASKS[name])
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise TypeError(f"{name} has no option {', '.join(map(repr, unknown))}; it takes {', '.join(known)}")
+    return TASKS[name].build(num_envs, **options)
 
 
 def _options(task: Task) -> list[str]:
@@ -120,7 +118,7 @@ def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedE
     try:
         spec = foreign.find_spec(name)
     except (ValueError, ImportError, TypeError) as error:      # TypeError: raised by the user's module
-        near = difflib.get_close_matches(name, TASKS, n=3)
+        near = close_names(name, TASKS, n=3)
         hint = (f"it was not found as 'module:Class': {missing}" if missing else f"did you mean {' or '.join(near)}?" if near else
                 f"hm.envs.list_envs() lists the tasks here, your own env class is 'module:Class' (also as --env module:Class), and {error}")
         raise ValueError(f"unknown env {name!r}; {hint}") from error

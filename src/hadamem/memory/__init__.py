@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from .. import lookup
+from ..names import did_you_mean
 from . import options as _options
 from . import own
 from .base import Memory
@@ -73,10 +73,8 @@ def find_memory(name: str) -> Callable[..., Memory]:
         return MEMORIES[name]
     if isinstance(name, str) and ":" in name:
         return lookup.find(name)
-    near = difflib.get_close_matches(str(name).lower(), MEMORIES, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ValueError(f"unknown memory {name!r}; {hint}choose from {', '.join(MEMORIES)}; for your own, write package.module:Class, "
-                     "or call hm.register_memory first, in a module that is imported")
+    raise ValueError(f"unknown memory {name!r};{did_you_mean(name, MEMORIES)} choose from {', '.join(MEMORIES)}; for your own, write "
+                     "package.module:Class, or register it with hm.register_memory in a module that is imported")
 
 
 def register_memory(name: str, factory: Callable[..., Memory] | None = None, *, overwrite: bool = False) -> Any:

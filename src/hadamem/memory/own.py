@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from typing import Any
 
+from ..names import did_you_mean
 from .base import Memory
 
 
@@ -25,10 +25,9 @@ def build(name: str, make: Any, input_size: int, output_size: int | None, option
         taken = [p for p in signature.parameters if p not in ("input_size", "output_size")]
         wrong = [option for option in options if option not in taken]
         if wrong and taken and wrong != ["memory_size"]:
-            near = difflib.get_close_matches(wrong[0], taken, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise ValueError(f"{name!r} cannot be built with the option {wrong[0]!r}; {hint}it takes {', '.join(taken)}") from error
-        unset = "; let it take memory_size, or set network.memory_size to none in a run" if "memory_size" in str(error) else ""
+            hint = did_you_mean(wrong[0], taken)
+            raise ValueError(f"{name!r} cannot be built with the option {wrong[0]!r};{hint} it takes {', '.join(taken)}") from error
+        unset = "; let it take memory_size, or set network.memory_size to none in a run" if "memory_size" in wrong else ""
         raise ValueError(f"{name!r} cannot be built with input_size, output_size and options {options}: {error}{unset}") from error
     return make(**sizes)
 
