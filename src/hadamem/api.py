@@ -25,7 +25,7 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     """Train an agent with memory on an env: `hm.train("popgym/RepeatPreviousEasy", "shm", total_steps=200_000)`.
 
     env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (such as its class; best, since copies of it can run
-    in worker processes), a batched env, or a Gymnasium vector env or env. Only envs that are made here are closed.
+    in worker processes), a batched env, or a Gymnasium vector env or env. Envs that you pass in stay open.
     memory: a name of `hm.list_memories()`, or "package.module:Class" of your own.
     agent: a name of `hm.agents.AGENTS` (default: "ppo"), or "package.module:Class" of your own.
     settings: any setting of a run by its name: `gamma=0.9`, `memory_size=64`. Where two sections have the name: `ppo__gamma=0.9`, or

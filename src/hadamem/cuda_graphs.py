@@ -43,7 +43,7 @@ def _capture(call: Callable[[], None], device: torch.device, warm_up: int) -> Ca
         with record(graph):
             call()
     except Exception as error:   # whatever a user's env or memory does that a graph does not allow
-        warnings.warn(f"hadamem: no CUDA graph, every operation is launched by itself (slower). Cause: {error}"[:500],
+        warnings.warn(f"hadamem: no CUDA graph, operations are launched one by one (slower). Cause: {error}"[:500],
                       RuntimeWarning, stacklevel=3)
         return call
     return graph.replay

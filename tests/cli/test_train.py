@@ -256,7 +256,7 @@ def test_an_env_that_fails_gives_an_error_in_one_sentence(here, capsys, monkeypa
     assert "hadamem train --resume --out runs/b" in err
     assert err.count("\n") == 1
     assert open_run("runs/b").status == "failed"
-    assert main(["eval", "b", "--episodes", "4", "--env-option", "workers=0"]) == 0      # what was learnt is there
+    assert main(["eval", "b", "--episodes", "4", "--env-option", "workers=0"]) == 0      # what was learned is there
     capsys.readouterr()
     assert main(["eval", "b", "--episodes", "20000", "--env-option", "workers=0"]) == 1      # it failed, not the input
     err = capsys.readouterr().err

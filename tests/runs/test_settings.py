@@ -50,7 +50,7 @@ class MineConfig:
 
 
 class Mine(PPO):
-    """An agent with a section of its own."""
+    """An agent with its own section."""
 
     Config = MineConfig
 
@@ -109,7 +109,7 @@ def test_none(kind):
             call(None)
     if kind is str:
         assert must.parse("none") == "none"      # the memory's name, say
-        assert may.read("none") == "none"        # YAML has a None of its own
+        assert may.read("none") == "none"        # YAML has null
     elif kind is tuple:
         assert must.parse("none") == ()
     else:
@@ -408,7 +408,7 @@ def test_the_settings_must_be_the_agents_own():
 
 
 def test_a_saved_config_with_another_memory_or_size(tmp_path):
-    """What the file spells out of its own memory does not get in the way of the next one."""
+    """Options spelled out for the saved memory do not carry over to another one."""
     def read(saved, *options):
         path = tmp_path / "config.yaml"
         save_config(saved, path)

@@ -1,4 +1,4 @@
-"""Agents learn on a CPU in seconds: what needs memory is learnt with it and not without."""
+"""Agents learn on a CPU in seconds: what needs memory is learned with it and not without."""
 
 import pytest
 

@@ -235,8 +235,8 @@ def test_killed_again_and_again(tmp_path):
     config = settings(60, memory="shm-paper", checkpoint_every=0.1)
     train(config, whole)
     for at in (12, 24):
-        process, told = child(whole / "config.yaml", parts, resume=at > 12)
-        for iteration in told:
+        process, printed = child(whole / "config.yaml", parts, resume=at > 12)
+        for iteration in printed:
             if iteration >= at and any((parts / "checkpoints").glob("[0-9]*")):
                 process.kill()
         process.join()
@@ -257,9 +257,9 @@ def untouched(tmp_path_factory):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_and_ends(untouched, tmp_path, number):
     whole, parts = untouched, tmp_path / "parts"
-    process, told = child(whole / "config.yaml", parts)
+    process, printed = child(whole / "config.yaml", parts)
     lines = []
-    for line in told:
+    for line in printed:
         lines.append(line)
         if line == 5:
             os.kill(process.pid, number)

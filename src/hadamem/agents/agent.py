@@ -137,7 +137,7 @@ class Agent:
         """Called once, before the first `learn` and before CUDA graphs are captured. `source` is the same in every iteration."""
 
     def learn(self, source: Source, progress: float, generator: torch.Generator) -> dict[str, Tensor]:
-        """All updates of one iteration. progress: share of the training that is over; generator: for random choices, on the CPU.
+        """All updates of one iteration. progress: fraction of the training that is done, 0 to 1; generator: for random choices, on the CPU.
 
         Returns statistics as scalar tensors. "updates" and "skipped" (of them, for a loss or gradient that was not finite) are counted by
         the training loop, which ends a run that only skips.
@@ -151,7 +151,7 @@ class Agent:
         return {f"network.{name}": x for name, x in self.network.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore a `state_dict`, in place: captured CUDA graphs hold on to the tensors."""
+        """Restore a `state_dict`, in place: captured CUDA graphs refer to these tensors."""
         self.load_network({name.removeprefix("network."): x for name, x in state.items() if name.startswith("network.")})
 
     def load_network(self, weights: Mapping[str, Tensor]) -> None:

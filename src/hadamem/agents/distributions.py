@@ -112,7 +112,8 @@ class Categorical(Actions):
 
 
 class Gaussian(Actions):
-    """Independent normal distributions, with a learnt deviation that does not depend on the input. Parameters: means and log deviations.
+    """Independent normal distributions, with a learned standard deviation that does not depend on the input.
+    Parameters: means and logarithms of the deviations.
 
     In bounded spaces the unit is half the range: 0 is the middle, ±1 are the bounds, and `to_env` clips. Probabilities are those of the
     action before clipping.

@@ -174,7 +174,7 @@ class Encoder(nn.Module):
 
 
 class TimeEncoding(nn.Module):
-    """Mixes sines of the steps since the episode began into features: (1 - s) x + s sines, with s learnt between 0 and 1.
+    """Mixes sines of the steps since the episode began into features: (1 - s) x + s sines, with s learned, between 0 and 1.
 
     The slowest sine has a period of about 2 pi `base`. Steps past LONGEST look like the last one.
     """

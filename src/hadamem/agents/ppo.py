@@ -2,7 +2,7 @@
 
 One iteration: N envs are stepped T times with the current policy. Advantages are computed once, by GAE. Then `num_epochs` times, the envs
 are split into `num_minibatches` sets, and each set is one gradient step. The network runs over the same T steps it acted on, from the same
-recurrent state, with resets where episodes begin: nothing is padded, and no episode is cut anew.
+recurrent state, with resets where episodes begin: nothing is padded, and no episode is split.
 
 Setting names are those of Stable-Baselines3 (`num_` where it has `n_`). Two things differ from its PPO: `target_kl` does not stop an
 iteration but steers a KL penalty (RLlib's, as in the POPGym experiments), and `vf_loss_clip` limits the value loss (RLlib's as well).
@@ -37,7 +37,7 @@ class PPOConfig:
     gae_lambda: float = 1.0                  # 1: the whole return minus the value
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
-    reshuffle: bool = True                   # assign envs to minibatches anew in every epoch; else only the order changes
+    reshuffle: bool = True                   # new random minibatches in every epoch; False: only their order changes
     clip_range: float = 0.3                  # of the probability ratio
     kl_coef: float = 0.2                     # weight of the penalty KL(old || new) at the start; 0: no penalty
     target_kl: float = 0.01                  # kl_coef grows above twice this KL and shrinks below half of it; 0: it stays
@@ -47,7 +47,7 @@ class PPOConfig:
     clip_range_vf: float | None = None       # limit of the value's change since acting, as in other PPOs
     normalize_values: bool = False           # measure value errors in units of the returns' running root mean square
     ent_coef: float = 0.0                    # weight of the entropy bonus
-    normalize_advantage: str = "batch"       # to mean 0 and deviation 1 over: batch (the rollout), minibatch, or none
+    normalize_advantage: str = "batch"       # to mean 0 and standard deviation 1 over: batch (the rollout), minibatch, or none
     max_grad_norm: float | None = 0.5        # None: gradients are not clipped
     adam_eps: float = 1e-8
 

@@ -26,11 +26,11 @@ COMMON = {      # the options that most runs need, in this order; help texts of 
     "env": "what to train on: a name of `hadamem list envs`, a Gymnasium id, or package.module:Class of your own",
     "network.memory": "a name of `hadamem list memories`, or package.module:Class of your own (default: shm)",
     "agent": f"the algorithm: a name of `hadamem list agents`, or package.module:Class of your own (default: {DEFAULT_AGENT})",
-    "preset": f"where settings start from: {', '.join(PRESETS)} (default: default)",
+    "preset": f"preset to start from: {', '.join(PRESETS)} (default: default)",
     "total_steps": "env steps to train for; the last iteration may go beyond (default: 1,000,000, or the preset's)",
-    "seed": "of everything random (default: 0)",
+    "seed": "random seed (default: 0)",
     "device": "auto (default: a GPU if there is one), cpu, cuda, cuda:1, ...",
-    "env_options": "an option of the env, as JSON or else text: --env-option k=3; repeatable",
+    "env_options": "an option of the env, parsed as JSON if possible: --env-option k=3; repeatable",
     "network.memory_options": "an option of the memory: --memory-option row_mode=step; repeatable",
 }
 
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(elsewhere=lambda word: _flag_elsewhere(word, table))
     for name, words in COMMON.items():
         add_setting(add, table.settings[name], table, words)
-    add("--name", help="of the run: its folder is runs/NAME (default: made from env, memory and seed)")
+    add("--name", help="name of the run; its folder is runs/NAME (default: from env, memory and seed)")
     add("--out", metavar="DIR", help="the run's folder, instead of --name")
     add("--resume", action="store_true", help="continue the run in that folder, with its settings")
     add("--config", metavar="FILE", help="settings from a YAML file, such as config.yaml of a run; options override")
@@ -137,7 +137,7 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
         raise ValueError(f"--preset {given['preset']} does not go with {file}, whose settings come from {saved['preset']!r}; leave one out")
     values = override(saved, given)
     if "env" not in values:
-        raise ValueError("--env is missing: say what to train on, e.g. --env popgym/RepeatPreviousEasy; `hadamem list envs` has the names")
+        raise ValueError("--env is missing: name what to train on, e.g. --env popgym/RepeatPreviousEasy; `hadamem list envs` lists them")
     return make_config(values.pop("preset", "default"), **values)
 
 

@@ -98,7 +98,7 @@ class Memory(nn.Module):
         return torch.device(device), torch.promote_types(dtype, torch.float32)
 
     def widen(self, state: State) -> State:
-        """The state in the dtype to compute with: the widest of its own and the module's, at least float32.
+        """The state in the dtype to compute with: the wider of the state's and the module's, at least float32.
 
         Complex fields become complex numbers of that width; counters stay as they are.
         """

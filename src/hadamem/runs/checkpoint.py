@@ -130,7 +130,7 @@ class Checkpoints:
             yield from sorted((p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir()), key=lambda p: -int(p.name))
 
     def newest(self, say: Callable[[str], None], only: str = "", load: Chunked | None = None) -> Checkpoint | None:
-        """The newest checkpoint that is complete. Damaged ones are reported to `say` and passed over. load: restore its chunks, too."""
+        """The newest checkpoint that is complete. Damaged ones are reported to `say` and skipped. load: restore its chunks, too."""
         for path in self.paths():
             try:
                 found = read(path, only)

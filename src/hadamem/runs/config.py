@@ -34,7 +34,7 @@ class TrainConfig:
     num_envs: int | None = None                          # None: steps_per_iteration / num_steps
     num_steps: int | None = None                         # steps of each env per iteration; None: one episode, at most max_num_steps
     max_num_steps: int = 256                             # longer episodes are collected in parts of this length
-    steps_per_iteration: int = 4096                      # about num_envs x num_steps, where one of them is None
+    steps_per_iteration: int = 4096                      # about num_envs x num_steps; used if num_envs is None
     workers: int | None = None                           # processes for a Gymnasium env; None: one per CPU
     threads: int = 1                                     # of torch on a CPU; more help a little on idle cores and cost a lot on busy ones
     previous_action: bool = True                         # the network sees its last action

@@ -32,7 +32,7 @@ from .files import write_text
 RUNS = Path("runs")      # where `hadamem train --name` puts runs
 CONFIG, RUN, METRICS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "checkpoints"
 EVALUATION, EVALUATIONS = "eval.json", "evaluations.jsonl"
-# Settings that may change on resume: they do not decide what is learnt, or (total_steps) only for how long.
+# Settings that may change on resume: they do not decide what is learned, or (total_steps) only for how long.
 FREE = ("total_steps", "device", "preset", "workers", "checkpoint_every", "keep_checkpoints", "max_skipped", "log", "compile", "tf32")
 
 
@@ -153,7 +153,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
     try:
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
     except yaml.YAMLError as error:
-        raise ValueError(f"config cannot be written to {path}: settings must be numbers, texts, lists and dicts of them "
+        raise ValueError(f"config cannot be written to {path}: settings must be numbers, strings, lists and dicts of them "
                          f"({' '.join(str(error).split())})") from error
     write_text(path, text)
 

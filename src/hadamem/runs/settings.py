@@ -186,7 +186,7 @@ def _fields(kind: Any, path: str) -> list[Setting]:
 
 
 def _comments(kind: Any) -> dict[str, str]:
-    """The comments beside the fields of a class: their help texts. None where the source is not at hand."""
+    """The comments beside the fields of a class: their help texts. Empty if the source is not available."""
     try:
         source = inspect.getsource(kind)
     except (OSError, TypeError):

@@ -226,7 +226,7 @@ class _Session:
             kept = "nothing was written" if self.checkpoints is None else \
                 f"the last good checkpoint is of iteration {self.saved}" if self.saved >= 0 else "there is no checkpoint yet"
             raise TrainingFailed(f"loss or gradients were not finite in the last {self.skipped} updates (max_skipped: "
-                                 f"{trainer.config.max_skipped}), so nothing is learnt any more; {kept}. Try a lower learning_rate or "
+                                 f"{trainer.config.max_skipped}), so nothing is learned any more; {kept}. Try a lower learning_rate or "
                                  "max_grad_norm, and look for rewards and observations that are not finite")
 
 

@@ -42,7 +42,7 @@ class Trainer:
             raise
 
     def close(self) -> None:
-        """Close the env and its processes, if it was made here."""
+        """Close the env and its processes, if the trainer made it."""
         if self.owns_env and self.env is not None:
             self.env.close()
 
@@ -77,8 +77,8 @@ class Trainer:
         acting = clock.first()
         self.iterations += 1
         self.env_steps += self.batch
-        learnt = {name: x for name, x in zip(statistics, numbers[len(ended):], strict=True) if x == x}               # nan: nothing measured
-        return {"iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(numbers[:len(ended)]), **learnt,
+        learned = {name: x for name, x in zip(statistics, numbers[len(ended):], strict=True) if x == x}              # nan: nothing measured
+        return {"iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(numbers[:len(ended)]), **learned,
                 "seconds": seconds, "rollout_seconds": acting, "update_seconds": seconds - acting}
 
     def get_state(self) -> dict[str, Tensor]:
@@ -129,7 +129,7 @@ class Trainer:
             steps = config.num_steps or min(length or 128, config.max_num_steps)
             n = config.num_envs or divisor * max(1, round(config.steps_per_iteration / steps / divisor))
             options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
-            if config.workers is not None and not probe.unwrapped.restorable:      # our own tasks need none
+            if config.workers is not None and not probe.unwrapped.restorable:      # hadamem's tasks need no workers
                 options["workers"] = config.workers
             self.env = make(num_envs=n, **options)
         else:
