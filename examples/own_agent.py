@@ -36,6 +36,7 @@ class Policy(nn.Module):
         super().__init__()
         self.trunk = Trunk(spec.input_size, spec.images, spec.network)      # encoder, time encoding, memory
         self.head = nn.Linear(spec.network.layer_size, actions.inputs)
+        self.actions = actions                                              # may have parameters: a standard deviation, for a Box
 
     def initial_state(self, n, device=None, generator=None):
         return self.trunk.initial_state(n, device, generator)
@@ -46,6 +47,7 @@ class Reinforce(Agent):
 
     Config = ReinforceConfig
     shown = {"loss": "loss", "entropy": "entropy"}      # noqa: RUF012
+    saved = ("network", "adam")
 
     def __init__(self, spec, device="cpu"):
         self.config, self.actions = spec.config, make_actions(spec.action_space)
@@ -71,13 +73,6 @@ class Reinforce(Agent):
         nn.utils.clip_grad_norm_(self.adam.parameters, 0.5)
         self.adam.step()
         return {"loss": loss, "entropy": entropy}
-
-    def state_dict(self):
-        return {**super().state_dict(), **{f"adam.{name}": x for name, x in self.adam.state_tensors().items()}}
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        self.adam.load_state_tensors({name.removeprefix("adam."): x for name, x in state.items() if name.startswith("adam.")})
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Names of a package that are imported when they are first used, so that importing the package stays fast.
 
-    __getattr__, __dir__ = _lazy.attach(__name__, {"train": "training.api", "bench": "bench"})
+    __getattr__, __dir__ = _lazy.attach(__name__, {"train": "api", "bench": "bench"})
 
 Beside it, an `if TYPE_CHECKING:` block imports the same names, for type checkers and editors.
 """

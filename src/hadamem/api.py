@@ -12,7 +12,7 @@ import gymnasium
 from . import envs
 from .agents import DEFAULT_AGENT, find_agent
 from .devices import find_device
-from .runs.config import make_config, override, settings_table
+from .runs.config import check_sections, make_config, override, settings_table
 from .runs.folder import CONFIG, is_run, read_config, same_env
 from .runs.presets import PRESETS
 from .runs.settings import Table
@@ -41,13 +41,18 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
             raise ValueError("resume=True needs out, the folder of the run to continue")
         if is_run(out):
             saved = read_config(Path(out) / CONFIG)
-            preset, agent = saved.pop("preset", preset), agent or saved.get("agent")
+            preset, trained = saved.get("preset", preset), saved.get("agent")
+            if agent not in (None, trained):
+                raise ValueError(f"the run in {out} was trained with agent {trained!r}, got agent={agent!r}; leave it out, or start a new "
+                                 "run")
+            agent = trained
         elif env is None:
             raise ValueError(f"there is no run in {out} to resume")
     elif env is None:
         raise ValueError("env is missing: pass a name of hm.envs.list_envs(), a Gymnasium id, or a callable that makes an env")
     given = {**settings, **({} if memory is None else {"memory": memory}), **({} if agent is None else {"agent": agent})}
     agent = agent or (PRESETS[preset].agent if preset in PRESETS else DEFAULT_AGENT)
+    check_sections({**saved, **given}, agent)
     table = settings_table(agent)
     changes = override(table.flatten(saved, read=True), table.flatten(given))
     if isinstance(env, str):
@@ -56,7 +61,7 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
         changes["env"] = _name_of_run(env, changes.get("env"), out)
         if isinstance(env, gymnasium.Env):
             changes = {**_single_env(table, agent), **changes}
-    config = make_config(preset, **changes)
+    config = make_config(**{**changes, "preset": preset})
     made = _batched(env, config.device)
     progress = None if quiet else _progress(config, out)
     if progress is None:

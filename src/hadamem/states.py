@@ -6,7 +6,7 @@ for bit: integers and float64 numbers are stored as four 16-bit pieces, each a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -43,6 +43,11 @@ def index(state: S, i: Any) -> S:
 def select(state: S, rows: Tensor) -> S:
     """The batch rows of an index tensor [N], as a copy."""
     return apply(lambda x: x.index_select(0, rows), state)
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names start with a prefix, by the rest of their names: a part of a checkpoint."""
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def detach(state: S) -> S:

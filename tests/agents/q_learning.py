@@ -17,7 +17,7 @@ from hadamem.agents.optimizers import Adam
 class QConfig:
     learning_rate: float = 1e-3
     gamma: float = 0.9
-    replay_size: int = 64            # sequences
+    replay_size: int = 1024          # env steps
     batch_size: int = 16             # sequences per update
     num_updates: int = 2             # per iteration
     epsilon: float = 0.1             # share of random actions
@@ -28,6 +28,7 @@ class QNetwork(nn.Module):
         super().__init__()
         self.trunk = Trunk(spec.input_size, spec.images, spec.network)
         self.head = nn.Linear(spec.network.layer_size, actions.inputs)
+        self.actions = actions
 
     def initial_state(self, n, device=None, generator=None):
         return self.trunk.initial_state(n, device, generator)
@@ -40,6 +41,7 @@ class QLearning(Agent):
     section = "q"
     shown = {"q": "Q"}      # noqa: RUF012
     records_next_obs = True
+    saved = ("network", "target", "adam")
 
     def __init__(self, spec, device="cpu"):
         self.config, self.actions = spec.config, make_actions(spec.action_space)
@@ -53,17 +55,16 @@ class QLearning(Agent):
 
     def act(self, features, state, first, mask=None, noise=None):
         y, state = self.network.trunk.step(features, state, first)
-        q = self.network.head(y)
-        greedy = self.actions.mode(q)
-        if noise is None:
-            return Acted(greedy, state, {})
+        return Acted(self.actions.mode(self.network.head(y)), state, {})
+
+    def explore(self, features, state, first, mask, noise):
+        greedy, state, _ = self.act(features, state, first)
         random = self.actions.mode(noise)                                         # the largest of equal noises
-        explore = torch.sigmoid(noise[:, :1]) < self.config.epsilon
-        return Acted(torch.where(explore, random, greedy), state, {})
+        return Acted(torch.where(torch.sigmoid(noise[:, :1]) < self.config.epsilon, random, greedy), state, {})
 
     def learn(self, source, progress, generator):
         for _ in range(self.config.num_updates):
-            batch = source.sample(self.config.batch_size, generator)
+            batch = source.take(source.choose(self.config.batch_size, generator).to(self.adam.rate.device))
             features = batch.features()
             q = self.network.head(self.network.trunk(features, batch.state, batch.first)[0]).gather(-1, batch.action)[..., 0]
             with torch.no_grad():
@@ -77,12 +78,3 @@ class QLearning(Agent):
             for old, new in zip(self.target.parameters(), self.network.parameters(), strict=True):
                 old.data.lerp_(new.data, 0.01)
         return {"q": q.mean(), "loss": loss}
-
-    def state_dict(self):
-        return {**super().state_dict(), **{f"target.{name}": x for name, x in self.target.state_dict().items()},
-                **{f"adam.{name}": x for name, x in self.adam.state_tensors().items()}}
-
-    def load_state_dict(self, state):
-        super().load_state_dict(state)
-        self.target.load_state_dict({name.removeprefix("target."): x for name, x in state.items() if name.startswith("target.")})
-        self.adam.load_state_tensors({name.removeprefix("adam."): x for name, x in state.items() if name.startswith("adam.")})

@@ -13,7 +13,7 @@ from hadamem.cli import main
 from hadamem.runs.config import make_config
 from hadamem.training.evaluate import evaluate
 from hadamem.training.loop import train
-from hadamem.training.replay import LatestRollout, Replay, rollout_tensors, select, size_in_bytes
+from hadamem.training.replay import LatestRollout, Replay, rollout_tensors, size_in_bytes
 from hadamem.training.run import open_run
 from hadamem.training.trainer import Trainer
 
@@ -93,12 +93,13 @@ def test_what_is_no_agent_is_refused():
 
 
 def q_settings(iterations, **changes):
-    return make_config(agent=Q, total_steps=iterations * BATCH, **{**TINY, "replay_size": 24, "env": "popgym/RepeatFirstEasy", **changes})
+    settings = {**TINY, "replay_size": 24 * 16, "env": "popgym/RepeatFirstEasy", **changes}
+    return make_config(agent=Q, total_steps=iterations * BATCH, **settings)
 
 
 @pytest.mark.parametrize("stops", [(2,), (3, 4, 5)])
 def test_a_run_with_a_replay_resumes_bit_for_bit(tmp_path, stops):
-    """24 sequences are three rollouts of 8 envs, so the replay wraps around between the stops."""
+    """The replay holds three rollouts of 8 envs, so it wraps around between the stops."""
     train(q_settings(7), tmp_path / "whole")
     for i, stop in enumerate(stops):
         train(q_settings(7), tmp_path / "parts", should_stop=after(stop - (stops[i - 1] if i else 0)), resume=i > 0)
@@ -115,7 +116,7 @@ def test_a_checkpoint_writes_only_what_is_new_of_a_replay(tmp_path):
         chunks = tmp_path / "run" / "checkpoints" / "chunks"
         times.append({p.name: p.stat().st_mtime_ns for p in chunks.iterdir()} if chunks.is_dir() else {})
 
-    train(q_settings(6, checkpoint_every=0.0, replay_size=1000), tmp_path / "run", report=look)
+    train(q_settings(6, checkpoint_every=0.0, replay_size=10_000), tmp_path / "run", report=look)
     for earlier, later in itertools.pairwise(times):
         assert earlier.items() <= later.items()      # none was touched again
         assert len(later) == len(earlier) + 1
@@ -130,12 +131,12 @@ def test_samples_of_a_replay_are_what_was_recorded():
         trainer.iteration()
         seen.append({name: x.clone() for name, x in rollout_tensors(trainer.collector.rollout).items()})
         assert len(replay) == min(24, 8 * (i + 1))
-    batch = rollout_tensors(replay.sample(50, torch.Generator().manual_seed(0)))
+    batch = rollout_tensors(replay.take(replay.choose(50, torch.Generator().manual_seed(0))))
     recent = {name: torch.cat([s[name] for s in seen[-3:]]) for name in seen[0]}
     for row in range(50):
         match = [i for i in range(24) if all(torch.equal(recent[name][i], x[row]) for name, x in batch.items())]
         assert len(match) >= 1
-    assert size_in_bytes(trainer.collector.rollout, 24) == sum(x.numel() * x.element_size() for x in replay.tensors.values())
+    assert size_in_bytes(trainer.collector.rollout, 24 * 16) == sum(x.numel() * x.element_size() for x in replay.tensors.values())
     rollout = trainer.collector.rollout
     ended = rollout.done
     follows = rollout.obs[:, 1:]
@@ -147,27 +148,79 @@ def test_the_latest_rollout_can_be_sampled_too():
     trainer.iteration()
     source = trainer.source
     assert isinstance(source, LatestRollout)
-    batch = source.sample(3, torch.Generator().manual_seed(0))
-    chosen = torch.randperm(8, generator=torch.Generator().manual_seed(0))[:3]
+    chosen = source.choose(3, torch.Generator().manual_seed(0))
+    assert len(set(chosen.tolist())) == 3
+    batch = source.take(chosen)
     assert torch.equal(batch.features(), trainer.collector.rollout.features()[chosen])
-    assert torch.equal(select(source.rollout, chosen).reward, batch.reward)
 
 
 def test_a_replay_too_small_for_a_rollout_is_refused():
-    with pytest.raises(ValueError, match="at least one rollout of 8 envs, got a capacity of 7 sequences"):
-        Trainer(q_settings(1, replay_size=7))
+    with pytest.raises(ValueError, match=r"at least one rollout \(8 envs x 16 steps\), got a size of 127 env steps"):
+        Trainer(q_settings(1, replay_size=127))
 
 
 def test_features_of_a_rollout_are_those_that_the_agent_acted_on():
     """For every kind of observation and action: Discrete, tuples, images, boxes, masks of previous actions across episodes."""
     for env in (ENV, "popgym/AutoencodeEasy", "popgym/BattleshipEasy", "popgym/PositionOnlyPendulumEasy", "VisualMatch", "TMaze"):
         trainer = Trainer(make_config(total_steps=10_000, num_minibatches=2, num_epochs=1, **{**TINY, "env": env, "num_steps": 40}))
-        seen, plain = [], trainer.agent.act
-        trainer.agent.act = lambda features, *rest, seen=seen, plain=plain: (seen.append(features.clone()), plain(features, *rest))[1]
+        seen, plain = [], trainer.agent.explore
+        trainer.agent.explore = lambda features, *rest, seen=seen, plain=plain: (seen.append(features.clone()), plain(features, *rest))[1]
         for _ in range(2):
             seen.clear()
             trainer.iteration()
             assert torch.equal(torch.stack(seen[:40], 1), trainer.collector.rollout.features()), env
+
+
+def test_a_run_is_resumed_with_its_own_agent(reinforce, tmp_path, capsys):
+    train(make_config(agent="reinforce", total_steps=BATCH, **TINY), tmp_path / "run")
+    with pytest.raises(ValueError, match="was trained with agent 'reinforce', got agent='ppo'"):
+        hm.train(out=tmp_path / "run", resume=True, agent="ppo")
+    assert main(["train", "--resume", "--out", str(tmp_path / "run"), "--agent", "ppo"]) == 2
+    assert "was trained with agent 'reinforce', got --agent ppo; leave it out" in capsys.readouterr().err
+    assert main(["train", "--config", str(tmp_path / "run" / "config.yaml"), "--agent", "ppo", "--out", str(tmp_path / "other")]) == 2
+    assert "config.yaml: 'reinforce' belongs to agent 'reinforce', but the agent is 'ppo'" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="'ppo' belongs to agent 'ppo', but the agent is 'reinforce'"):
+        make_config(agent="reinforce", ppo={"gamma": 0.9})
+    longer = hm.train(out=tmp_path / "run", resume=True, steps=2 * BATCH, quiet=True)
+    assert longer.metrics[-1]["steps"] == 2 * BATCH
+
+
+def test_a_replay_does_not_fit_another_env(tmp_path):
+    train(q_settings(2), tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("popgym/RepeatFirstEasy", "popgym/AutoencodeEasy"))
+    with pytest.raises(ValueError, match="other settings: env"):
+        train(q_settings(3, env="popgym/AutoencodeEasy"), tmp_path / "run", resume=True)
+
+
+def test_actions_must_be_part_of_the_network(reinforce, monkeypatch):
+    plain = reinforce.__init__
+
+    def broken(self, spec, device="cpu"):
+        plain(self, spec, device)
+        del self.network.actions
+
+    monkeypatch.setattr(reinforce, "__init__", broken)
+    with pytest.raises(TypeError, match=r"Reinforce\.actions must be a submodule of its network"):
+        Trainer(make_config(agent="reinforce", total_steps=BATCH, **TINY))
+
+
+def test_reinforce_trains_the_deviation_of_a_box(reinforce):
+    trainer = Trainer(make_config(agent="reinforce", total_steps=BATCH, **{**TINY, "env": "popgym/PositionOnlyPendulumEasy"}))
+    before = trainer.network.actions.log_std.clone()
+    trainer.iteration()
+    assert not torch.equal(before, trainer.network.actions.log_std)
+    assert "agent.adam.actions.log_std.exp_avg" in trainer.get_state()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("agent", ["own_agent:Reinforce", Q])
+def test_on_a_gpu(reinforce, agent):
+    small = {**TINY, "device": "cuda", **({"replay_size": 1024} if agent == Q else {})}
+    trainer = Trainer(make_config(agent=agent, total_steps=3 * BATCH, **small))
+    while not trainer.done:
+        row = trainer.iteration()
+    assert row["loss"] == row["loss"]
 
 
 def test_agents_are_listed(capsys):

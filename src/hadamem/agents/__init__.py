@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from .. import lookup
 from ..names import did_you_mean
-from .agent import Acted, Agent, AgentSpec, Rollout, Source
+from .agent import Acted, Agent, AgentSpec, Progress, Rollout, Source
 from .distributions import Actions, make_actions
 from .networks import ActorCritic, Image, NetworkConfig, NetworkState
 from .ppo import PPO, PPOConfig
@@ -30,13 +31,15 @@ def find_agent(name: str) -> type[Agent]:
         found = lookup.find(name)
         _check(name, found)
         return found
-    raise ValueError(f"unknown agent {name!r};{did_you_mean(name, AGENTS)} choose from {', '.join(AGENTS)}; one of your own is written "
-                     "package.module:Class, or must be registered first, by hadamem.agents.register_agent")
+    raise ValueError(f"unknown agent {name!r};{did_you_mean(name, AGENTS)} choose from {', '.join(AGENTS)}; your own is "
+                     "package.module:Class, or a name passed to hadamem.agents.register_agent")
 
 
 def register_agent(name: str, agent: type[Agent]) -> None:
-    """Make an algorithm known by name: `hm.train(env, agent="mine")`, `hadamem train --agent mine`."""
+    """Register an algorithm under a name: `hm.train(env, agent="mine")`, `hadamem train --agent mine`."""
     _check(name, agent)
+    if AGENTS.get(name, agent).__qualname__ != agent.__qualname__:      # a notebook may run a cell twice
+        raise ValueError(f"agent {name!r} is {AGENTS[name].__qualname__} already; choose another name")
     AGENTS[name] = agent
 
 
@@ -49,7 +52,9 @@ def section_of(name: str) -> str:
 def _check(name: str, agent: Any) -> None:
     if not (isinstance(agent, type) and issubclass(agent, Agent)):
         raise TypeError(f"agent {name!r} must be a subclass of hadamem.agents.Agent, got {agent!r}")
+    if not dataclasses.is_dataclass(getattr(agent, "Config", None)):
+        raise TypeError(f"agent {name!r} needs a dataclass with its settings: set {agent.__name__}.Config")
 
 
 __all__ = ["AGENTS", "DEFAULT_AGENT", "PPO", "Acted", "Actions", "ActorCritic", "Agent", "AgentSpec", "Image", "NetworkConfig",
-           "NetworkState", "PPOConfig", "Rollout", "Source", "find_agent", "make_actions", "register_agent", "section_of"]
+           "NetworkState", "PPOConfig", "Progress", "Rollout", "Source", "find_agent", "make_actions", "register_agent", "section_of"]

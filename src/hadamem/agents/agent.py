@@ -4,8 +4,10 @@ The trainer, the collector, checkpoints, policies, the progress view, the settin
 To add an algorithm, write a subclass of `Agent` with a settings dataclass and add one line to the table `AGENTS` of this package (or call
 `register_agent`). In one iteration the trainer
 
-1. steps N envs for T steps: `act` chooses every action, and what it returns beside the action is recorded (`Rollout.extras`);
+1. steps N envs for T steps: `explore` chooses every action, and what it returns beside the action is recorded (`Rollout.extras`);
 2. calls `learn` once: all gradient updates of the iteration, and their statistics.
+
+Trained policies call `act`.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from .. import states
 from ..states import State
 from .distributions import Actions
 from .networks import Image, NetworkConfig
@@ -28,9 +31,9 @@ class AgentSpec(NamedTuple):
 
     input_size: int                      # width of a feature vector
     action_space: spaces.Space[Any]      # of a single env
-    network: NetworkConfig
+    network: Any                         # an instance of the agent's `Network`
     config: Any                          # an instance of the agent's own `Config`
-    images: tuple[Image, ...] = ()       # where images lie in the feature vector
+    images: tuple[Image, ...] = ()       # positions of images in the feature vector
 
 
 class Acted(NamedTuple):
@@ -79,31 +82,51 @@ class Rollout:
         return self.make_features(self.obs, self.previous_action, self.action, self.first)
 
 
+class Progress(NamedTuple):
+    """How far the training is."""
+
+    env_steps: int                       # before this iteration
+    total_steps: int
+
+    @property
+    def fraction(self) -> float:
+        """From 0 to 1."""
+        return self.env_steps / self.total_steps
+
+
 class Source(Protocol):
     """Where `learn` takes experience from: the latest rollout, or a replay of earlier ones too."""
 
     rollout: Rollout                     # the latest one; its tensors are overwritten by the next iteration
 
-    def sample(self, n: int, generator: torch.Generator) -> Rollout:
-        """n sequences at random. The latest rollout alone: envs without replacement. A replay: sequences with replacement."""
+    def __len__(self) -> int:
+        """Sequences to choose from."""
+
+    def choose(self, n: int, generator: torch.Generator) -> Tensor:
+        """Row numbers [n] of random sequences, on the CPU. The latest rollout: without replacement. A replay: with replacement."""
+
+    def take(self, rows: Tensor) -> Rollout:
+        """The sequences with these row numbers. Gathers from tensors that stay in place, so it can be part of a CUDA graph."""
 
 
 class Agent:
     """An algorithm. Subclasses set the class attributes and `network` and `actions`, and define `act` and `learn`.
 
-    All tensors live on the network's device, and `act` does not wait for the GPU: the trainer captures it in a CUDA graph.
+    All tensors live on the network's device, and acting does not wait for the GPU: the trainer captures it in a CUDA graph.
     """
 
     Config: ClassVar[type[Any]]                          # a frozen dataclass: the agent's section of a run's settings
     section: ClassVar[str] = ""                          # name of that section; "": the class name in lower case
+    Network: ClassVar[type[Any]] = NetworkConfig         # a frozen dataclass: the section `network`
     shown: ClassVar[Mapping[str, str]] = {}              # statistics for the progress view: name -> label
     envs_divisible_by: ClassVar[str | None] = None       # a field of Config: num_envs must be a multiple of it
     records_next_obs: ClassVar[bool] = False             # record `Rollout.next_obs`
-    graphs: ClassVar[tuple[str, ...]] = ()               # methods without arguments to be replaced by CUDA graphs of themselves
-    compiled: ClassVar[tuple[str, ...]] = ()             # methods to be replaced by torch.compile of themselves (setting `compile`)
+    graphs: ClassVar[tuple[str, ...]] = ()               # argument-free methods that the trainer captures as CUDA graphs
+    compiled: ClassVar[tuple[str, ...]] = ()             # methods that the trainer compiles with torch.compile (setting `compile`)
+    saved: ClassVar[tuple[str, ...]] = ("network",)      # attributes in a checkpoint: modules, optimizers (`Adam`) and tensors
 
     network: nn.Module                                   # saved with policies
-    actions: Actions
+    actions: Actions                                     # a submodule of network, so that it is trained, saved and moved with it
 
     def __init__(self, spec: AgentSpec, device: torch.device | str = "cpu"):
         """Draws initial weights from torch's default CPU generator, whatever the device."""
@@ -111,7 +134,7 @@ class Agent:
 
     @property
     def replay_size(self) -> int | None:
-        """Sequences to keep for learning. None: learn from the latest rollout alone."""
+        """Env steps to keep for learning. None: learn from the latest rollout alone."""
         return None
 
     # --- acting ----------------------------------------------------------------------------------------------------
@@ -127,8 +150,12 @@ class Agent:
         """
         raise NotImplementedError(f"{type(self).__name__} must define act(features, state, first, mask, noise)")
 
+    def explore(self, features: Tensor, state: State, first: Tensor, mask: Tensor | None, noise: Tensor) -> Acted:
+        """Choose actions while collecting. The same as `act`, unless the algorithm explores in another way."""
+        return self.act(features, state, first, mask, noise)
+
     def bootstrap(self, features: Tensor, state: State, first: Tensor) -> dict[str, Tensor]:
-        """What `learn` must know of an observation that no action follows: see `Rollout.final` and `Rollout.last`. {}: nothing."""
+        """Extra outputs for an observation after which no action is taken, such as its value; see `Rollout.final` and `Rollout.last`."""
         return {}
 
     # --- learning --------------------------------------------------------------------------------------------------
@@ -136,8 +163,8 @@ class Agent:
     def attach(self, source: Source) -> None:
         """Called once, before the first `learn` and before CUDA graphs are captured. `source` is the same in every iteration."""
 
-    def learn(self, source: Source, progress: float, generator: torch.Generator) -> dict[str, Tensor]:
-        """All updates of one iteration. progress: fraction of the training that is done, 0 to 1; generator: for random choices, on the CPU.
+    def learn(self, source: Source, progress: Progress, generator: torch.Generator) -> dict[str, Tensor]:
+        """All updates of one iteration. generator: for random choices, on the CPU.
 
         Returns statistics as scalar tensors. "updates" and "skipped" (of them, for a loss or gradient that was not finite) are counted by
         the training loop, which ends a run that only skips.
@@ -147,12 +174,28 @@ class Agent:
     # --- checkpoints -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor that the next `act` or `learn` depends on, by name; the network's weights as "network.*"."""
-        return {f"network.{name}": x for name, x in self.network.state_dict().items()}
+        """Every tensor that the next `act` or `learn` depends on, by name: those of the attributes `saved`."""
+        found: dict[str, Tensor] = {}
+        for name in self.saved:
+            part = getattr(self, name)
+            if isinstance(part, Tensor):
+                found[name] = part
+            else:
+                tensors = part.state_dict() if isinstance(part, nn.Module) else part.state_tensors()
+                found |= {f"{name}.{key}": x for key, x in tensors.items()}
+        return found
 
+    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore a `state_dict`, in place: captured CUDA graphs refer to these tensors."""
-        self.load_network({name.removeprefix("network."): x for name, x in state.items() if name.startswith("network.")})
+        for name in self.saved:
+            part = getattr(self, name)
+            if isinstance(part, Tensor):
+                part.copy_(state[name])
+            elif isinstance(part, nn.Module):
+                part.load_state_dict(states.under(f"{name}.", state))
+            else:
+                part.load_state_tensors(states.under(f"{name}.", state))
 
     def load_network(self, weights: Mapping[str, Tensor]) -> None:
         """Restore the network alone, which is all that acting needs."""

@@ -127,7 +127,7 @@ class Gaussian(Actions):
     def __init__(self, low: Any, high: Any):
         super().__init__()
         low, high = torch.as_tensor(np.asarray(low)).float(), torch.as_tensor(np.asarray(high)).float()
-        bounded = (low.abs() < 1e6) & (high.abs() < 1e6)            # a larger range stands for an unbounded one
+        bounded = (low.abs() < 1e6) & (high.abs() < 1e6)            # larger bounds are treated as unbounded
         self.inputs = self.factors = len(low)
         self.width = 2 * self.inputs
         self.dtype = torch.float32

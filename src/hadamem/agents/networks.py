@@ -29,13 +29,13 @@ class NetworkConfig:
     """Sizes and choices of a network."""
 
     memory: str = "shm"                                  # a name of hm.list_memories(), or package.module:Class
-    memory_size: int | None = None                       # its natural width; None: the memory's own default
-    memory_output_size: int | None = None                # width of what is read from it; None: the memory's own default
+    memory_size: int | None = None                       # width of the memory; None: its own default
+    memory_output_size: int | None = None                # width of the memory's output; None: its own default
     memory_options: dict[str, Any] = field(default_factory=dict)
     encoder_size: int = 128                              # width of the encoded observation
     layer_size: int = 64                                 # width of the layers before and after the memory
     head_size: int = 64                                  # width of the hidden layer of actor and critic
-    head_activation: str = "none"                        # after that layer: none, relu or tanh
+    head_activation: str = "none"                        # after the heads' hidden layer: none, relu or tanh
     time_encoding: str = "sine"                          # sine: mix sines of the steps since the episode began into the features; or none
     time_base: int = 1024                                # base of the sines' frequencies
     separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
@@ -114,7 +114,7 @@ class ActorCritic(nn.Module):
         self.critic_trunk = Trunk(input_size, images, config) if config.separate_memories else None
         self.actor = _head(config, actions.inputs)
         self.critic = _head(config, 1)
-        self.register_buffer("value_scale", torch.ones(()))      # the unit of the critic's output
+        self.register_buffer("value_scale", torch.ones(()))      # scale of the critic's output
 
     def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> NetworkState:
         critic = None if self.critic_trunk is None else self.critic_trunk.initial_state(n, device, generator)

@@ -21,7 +21,7 @@ class Adam(torch.optim.Adam):
         self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=device)
         self.skip = torch.zeros((), device=device)
         super().__init__(self.parameters, lr=self.rate, eps=eps, fused=True, capturable=device.type == "cuda")
-        self.found_inf, self.grad_scale = self.skip, None      # names that torch's fused kernels look up
+        self.found_inf, self.grad_scale = self.skip, None      # attributes that torch's fused Adam reads
         self._create_state()
 
     def state_tensors(self) -> dict[str, Tensor]:
@@ -31,9 +31,9 @@ class Adam(torch.optim.Adam):
 
     @torch.no_grad()
     def load_state_tensors(self, state: Mapping[str, Tensor]) -> None:
-        """Restore `state_tensors`, in place. A parameter without an entry starts from zero."""
+        """Restore `state_tensors`, in place."""
         for name, x in self.state_tensors().items():
-            x.copy_(state.get(name, torch.zeros(())))
+            x.copy_(state[name])
 
     def _create_state(self) -> None:
         """Adam creates its state in its first step: take one that is skipped."""

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .. import states
 from ..states import State
-from .agent import Acted, Agent, AgentSpec, Rollout, Source
+from .agent import Acted, Agent, AgentSpec, Progress, Rollout, Source
 from .distributions import Actions, make_actions
 from .networks import ActorCritic
 from .optimizers import Adam
@@ -31,30 +31,30 @@ from .returns import compute_gae
 class PPOConfig:
     """Settings of PPO. The defaults are those of the POPGym experiments, with clipped gradients."""
 
-    learning_rate: float = 5e-5
+    learning_rate: float = 5e-5              # of Adam
     lr_schedule: str = "constant"            # constant, or linear: falls to 0 at the end of training
     gamma: float = 0.99                      # discount factor
     gae_lambda: float = 1.0                  # 1: the whole return minus the value
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
     reshuffle: bool = True                   # new random minibatches in every epoch; False: only their order changes
-    clip_range: float = 0.3                  # of the probability ratio
+    clip_range: float = 0.3                  # clip range of the probability ratio
     kl_coef: float = 0.2                     # weight of the penalty KL(old || new) at the start; 0: no penalty
-    target_kl: float = 0.01                  # kl_coef grows above twice this KL and shrinks below half of it; 0: it stays
+    target_kl: float = 0.01                  # kl_coef grows above twice this KL and shrinks below half of it; 0: kl_coef is fixed
     min_kl_coef: float = 0.0                 # kl_coef does not shrink below this; near 0, a solved policy can collapse
     vf_coef: float = 1.0                     # weight of the value loss
-    vf_loss_clip: float | None = 10.0        # upper limit of a step's squared value error; suits returns of about 1, as POPGym's
+    vf_loss_clip: float | None = 10.0        # upper limit of a step's squared value error; suited to returns of about 1, as in POPGym
     clip_range_vf: float | None = None       # limit of the value's change since acting, as in other PPOs
     normalize_values: bool = False           # measure value errors in units of the returns' running root mean square
     ent_coef: float = 0.0                    # weight of the entropy bonus
     normalize_advantage: str = "batch"       # to mean 0 and standard deviation 1 over: batch (the rollout), minibatch, or none
     max_grad_norm: float | None = 0.5        # None: gradients are not clipped
-    adam_eps: float = 1e-8
+    adam_eps: float = 1e-8                   # epsilon of Adam
 
     def __post_init__(self) -> None:
         def check(name: str, ok: bool, wanted: str) -> None:
             if not ok:
-                raise ValueError(f"ppo.{name} must be {wanted}, got {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)!r}")
 
         for name in ("gamma", "gae_lambda"):
             check(name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
@@ -105,6 +105,7 @@ class PPO(Agent):
     envs_divisible_by = "num_minibatches"
     graphs = ("prepare", "update")
     compiled = ("loss",)
+    saved = ("network", "adam", "kl_coef", "value_square")
 
     network: ActorCritic
 
@@ -133,14 +134,14 @@ class PPO(Agent):
     # --- learning: once per iteration --------------------------------------------------------------------------------
 
     def attach(self, source: Source) -> None:
-        rollout, self.rollout = source.rollout, source.rollout
+        rollout = self.rollout = source.rollout
         self.chosen = torch.zeros(len(rollout.reward) // self.config.num_minibatches, dtype=torch.int64, device=rollout.reward.device)
-        self.batch = make_batch(rollout, self.config)       # its features, advantages and targets are overwritten by `prepare`
+        self.batch = make_batch(rollout, self.config)       # allocates it; `prepare` writes features, advantages and targets
 
-    def learn(self, source: Source, progress: float, generator: torch.Generator) -> dict[str, Tensor]:
+    def learn(self, source: Source, progress: Progress, generator: torch.Generator) -> dict[str, Tensor]:
         """num_epochs x num_minibatches gradient steps on the latest rollout."""
         if self.config.lr_schedule == "linear":
-            self.adam.rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress))
+            self.adam.rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress.fraction))
         self.sums.zero_()
         self.skipped.zero_()
         self.prepare()
@@ -160,7 +161,7 @@ class PPO(Agent):
             self.rescale_values(new.target)
 
     def rescale_values(self, target: Tensor) -> None:
-        """Let the unit in which the critic counts follow the root mean square of the value targets. No value changes by this."""
+        """Update the scale of the critic's output to the running root mean square of the value targets. Values stay the same."""
         square = target.square().mean()
         square = torch.where(torch.isfinite(square), square, self.value_square)
         self.value_square.copy_(torch.where(self.value_square > 0, torch.lerp(self.value_square, square, 0.1), square))
@@ -197,18 +198,6 @@ class PPO(Agent):
             lower = torch.where(kl < 0.5 * self.config.target_kl, (0.5 * coef).clamp(min=self.config.min_kl_coef), coef)
             coef.copy_(torch.where(kl > 2 * self.config.target_kl, 1.5 * coef, lower))
         return found
-
-    # --- checkpoints -------------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Tensor]:
-        adam = {f"adam.{name}": x for name, x in self.adam.state_tensors().items()}
-        return {**super().state_dict(), **adam, "kl_coef": self.kl_coef, "value_square": self.value_square}
-
-    def load_state_dict(self, state: Any) -> None:
-        super().load_state_dict(state)
-        self.adam.load_state_tensors({name.removeprefix("adam."): x for name, x in state.items() if name.startswith("adam.")})
-        self.kl_coef.copy_(state["kl_coef"])
-        self.value_square.copy_(state["value_square"])
 
 
 def make_batch(rollout: Rollout, config: PPOConfig) -> Batch:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..agents import DEFAULT_AGENT
 from ..runs.config import make_config
 from ..training.evaluate import Evaluation, evaluate
 from ..training.loop import train
@@ -42,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
             return 130
         results[memory] = evaluate(runs[memory].policy, args.env, EPISODES)
     curve = draw_curves({f"{memory}: {label}": runs[memory].metrics for memory, label in MEMORIES.items()}, folder / "curve.png",
-                        args.env, f"PPO, preset {SETTINGS['preset']}, seed {SETTINGS['seed']}")
+                        args.env, f"{DEFAULT_AGENT}, preset {SETTINGS['preset']}, seed {SETTINGS['seed']}")
     print(f"\nAfter training, over {EPISODES} new episodes each:\n")
     print(comparison_table(results))
     (best, control) = (results[memory].ci or (0.0, 0.0) for memory in MEMORIES)

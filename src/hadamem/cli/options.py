@@ -9,6 +9,7 @@ from typing import Any
 from ..runs.settings import ALIASES, Setting, Table, parse_value
 
 INTERNAL = ("command", "parser", "debug")   # set by the command line itself, not settings of a command
+RESERVED = ("name", "out", "resume", "config", "set", "plain", "seeds", "jobs", "debug", "help")      # options of `train` itself
 PAIRS = {"env_options": "--env-option", "network.memory_options": "--memory-option"}
 
 
@@ -32,7 +33,7 @@ def setting_flags(setting: Setting, table: Table) -> list[str]:
     if setting.name in PAIRS:
         return [PAIRS[setting.name]]
     names = [alias for alias, field in ALIASES.items() if table.bare.get(field) == setting.name]
-    names += [setting.field] if table.bare.get(setting.field) == setting.name else []
+    names += [setting.field] if table.bare.get(setting.field) == setting.name and setting.field not in RESERVED else []
     return ["--" + name.replace("_", "-") for name in dict.fromkeys([*names, setting.name])]
 
 

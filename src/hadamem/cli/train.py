@@ -13,7 +13,7 @@ from ..agents import DEFAULT_AGENT, section_of
 from ..envs import EnvError
 from ..lookup import import_from_here
 from ..runs import folder as folders
-from ..runs.config import TrainConfig, make_config, override, settings_table, to_flat
+from ..runs.config import TrainConfig, check_sections, make_config, override, settings_table, to_flat
 from ..runs.folder import RUNS
 from ..runs.presets import PRESETS
 from ..runs.settings import ELSEWHERE, Table
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         _check_complete(place)
         if args.resume and _is_finished(place, config):
             folders.check_same(folders.load_config(place), config, place)
-            print(f"{place} has finished its {config.total_steps:,} steps; --steps with a larger number continues it")
+            print(f"{place} has finished its {folders.load_config(place).total_steps:,} steps; --steps with a larger number continues it")
             return 0
     progress = Progress(config, str(place), live=False if args.plain else None)
     try:
@@ -126,9 +126,17 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
             raise ValueError(f"there is no run in {place} to resume;{suggest_runs(place)} leave out --resume to start one")
         file = place / folders.CONFIG
     saved = {} if file is None else folders.read_config(file)
-    table = settings_table(_agent_of(args, saved))
+    agent = _agent_of(args, saved)
+    if args.resume and agent != saved.get("agent", agent):
+        raise ValueError(f"the run in {place} was trained with agent {saved['agent']!r}, got --agent {agent}; leave it out, or start a new "
+                         "run")
+    check_sections(saved, agent, file)
+    table = settings_table(agent)
     given = {name: value for name, value in vars(args).items() if name in table.settings}
-    given |= parse_assignments(args.set, table)
+    for name, value in parse_assignments(args.set, table).items():
+        given[name] = {**given.get(name, {}), **value} if isinstance(value, dict) else value
+    if given.get("agent", agent) != agent:
+        raise ValueError("--set cannot change the agent, which decides what other settings there are; use --agent")
     try:
         saved = table.flatten(saved, read=True)
     except ValueError as error:
@@ -174,7 +182,8 @@ def _flag_elsewhere(option: str, table: Table) -> str | None:
 def default_name(config: TrainConfig) -> str:
     """E.g. RepeatPreviousEasy-shm-0."""
     env = re.sub(r"[^\w.-]+", "-", config.env.rpartition("/")[2].rpartition(":")[2])
-    return f"{env}-{config.network.memory.rpartition(':')[2]}-{config.seed}"
+    agent = "" if config.agent == DEFAULT_AGENT else f"-{config.agent.rpartition(':')[2]}"
+    return f"{env}{agent}-{config.network.memory.rpartition(':')[2]}-{config.seed}"
 
 
 def _draw(run: Any) -> str:

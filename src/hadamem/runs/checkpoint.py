@@ -1,6 +1,6 @@
 """Checkpoints: folders of two files. `tensors.safetensors` holds the tensors, `about.json` everything else and the tensors' checksum.
 
-A folder is written under another name, forced to the disk and then renamed, so there is never half of one. Nothing is pickled.
+A folder is written under another name, forced to the disk and then renamed, so a checkpoint is never partial. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -129,11 +129,18 @@ class Checkpoints:
         if self.folder.is_dir():
             yield from sorted((p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir()), key=lambda p: -int(p.name))
 
-    def newest(self, say: Callable[[str], None], only: str = "", load: Chunked | None = None) -> Checkpoint | None:
-        """The newest checkpoint that is complete. Damaged ones are reported to `say` and skipped. load: restore its chunks, too."""
+    def newest(self, say: Callable[[str], None], only: str = "", load: Chunked | None = None,
+               check: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
+        """The newest checkpoint that is complete. Damaged ones are reported to `say` and skipped.
+
+        load: restore its chunks, too. check: called before that; raises if the checkpoint does not fit.
+        """
         for path in self.paths():
+            self.chunks.seals.clear()      # of a checkpoint that turned out to be damaged
             try:
                 found = read(path, only)
+                if check is not None:
+                    check(found)
                 if load is not None:
                     seals = found.about.get("chunks", [])
                     self.chunks.check(seals)
@@ -157,7 +164,7 @@ class Checkpoints:
             self._drop_chunks()
 
     def _drop_chunks(self) -> None:
-        """Delete chunks that no checkpoint names. One that cannot be read is taken to name all."""
+        """Delete chunks that no checkpoint names. If one cannot be read, nothing is deleted."""
         named: set[str] = set()
         for path in self.paths():
             try:

@@ -1,4 +1,4 @@
-"""Large data that only grows at one end, such as a replay, beside a run's checkpoints: chunks that are written once.
+"""Large append-only data, such as a replay, beside a run's checkpoints: chunks that are written once.
 
 A checkpoint names the chunks it consists of, with their checksums. A chunk is a safetensors file in `checkpoints/chunks/`, and is deleted
 when no checkpoint names it any more.

@@ -19,7 +19,7 @@ LOGS = ("tensorboard", "wandb", "mlflow")
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Everything that decides a run. The same file starts the same run again.
+    """All settings of a run. The same file starts the same run again.
 
     In files and on the command line, `algorithm` is the section with the agent's name: `ppo.gamma`.
     """
@@ -31,18 +31,18 @@ class TrainConfig:
     seed: int = 0
     device: str = "auto"                                 # auto: a GPU if there is one
     preset: str = "default"                              # what the other settings were derived from
-    num_envs: int | None = None                          # None: steps_per_iteration / num_steps
+    num_envs: int | None = None                          # parallel envs; None: steps_per_iteration / num_steps
     num_steps: int | None = None                         # steps of each env per iteration; None: one episode, at most max_num_steps
     max_num_steps: int = 256                             # longer episodes are collected in parts of this length
     steps_per_iteration: int = 4096                      # about num_envs x num_steps; used if num_envs is None
     workers: int | None = None                           # processes for a Gymnasium env; None: one per CPU
-    threads: int = 1                                     # of torch on a CPU; more help a little on idle cores and cost a lot on busy ones
-    previous_action: bool = True                         # the network sees its last action
-    first_step: bool = True                              # and a flag at the first step of an episode
-    network: NetworkConfig = field(default_factory=NetworkConfig)
+    threads: int = 1                                     # torch threads on a CPU; more help little on idle cores and hurt on busy ones
+    previous_action: bool = True                         # the network sees the previous action
+    first_step: bool = True                              # the network sees a flag at the first step of an episode
+    network: Any = field(default_factory=NetworkConfig)      # settings of the network
     algorithm: Any = field(default_factory=AGENTS[DEFAULT_AGENT].Config)      # settings of the agent
     checkpoint_every: float = 60.0                       # seconds between checkpoints
-    keep_checkpoints: int = 2
+    keep_checkpoints: int = 2                            # older ones are deleted
     max_skipped: int = 50                                # stop after this many updates in a row that were not finite
     log: tuple[str, ...] = ("tensorboard",)              # where metrics go beside metrics.jsonl: tensorboard, wandb, mlflow
     compile: bool = False                                # torch.compile the loss on a GPU: 20 s at the start, then a quarter faster
@@ -79,14 +79,17 @@ class TrainConfig:
 
 def settings_table(agent: str = DEFAULT_AGENT) -> Table:
     """All settings of a run with that agent."""
-    section, kind = section_of(agent), find_agent(agent).Config
-    if (section, kind) not in _tables:
-        table = _tables[section, kind] = Table({"": TrainConfig, "network": NetworkConfig, section: kind})
-        del table.settings["algorithm"], table.bare["algorithm"]      # it stands under the agent's name
-    return _tables[section, kind]
+    kind = find_agent(agent)
+    if kind not in _tables:
+        section = section_of(agent)
+        if section in {"network", *(field.name for field in dataclasses.fields(TrainConfig))}:
+            raise ValueError(f"agent {agent!r} has the section {section!r}, which is a setting of the run; set {kind.__name__}.section")
+        _tables[kind] = Table({"": TrainConfig, "network": kind.Network, section: kind.Config})
+        del _tables[kind].settings["algorithm"], _tables[kind].bare["algorithm"]      # it stands under the agent's name
+    return _tables[kind]
 
 
-_tables: dict[tuple[str, Any], Table] = {}
+_tables: dict[Any, Table] = {}
 
 
 def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
@@ -99,15 +102,27 @@ def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
         raise ValueError(f"unknown preset {preset!r};{did_you_mean(preset, PRESETS)} choose from {', '.join(PRESETS)}")
     agent = changes.get("agent", PRESETS[preset].agent)
     table = settings_table(agent)
+    check_sections(changes, agent)
     given = table.flatten(changes)
     memory = given.get("network.memory", PRESETS[preset].settings.get("network.memory", NetworkConfig.memory))
-    values = {name: value for name, value in PRESETS[preset].resolve(memory).items() if name in table.settings}
-    config = _build(table, {**values, "agent": agent, "preset": preset, **given})
-    return dataclasses.replace(config, network=_spell_out(config.network))
+    others = {section_of(other) for other in AGENTS} - set(table.sections)
+    usual = {name: x for name, x in PRESETS[preset].resolve(memory).items() if name.partition(".")[0] not in others}
+    config = _build(table, {**table.flatten(usual), "agent": agent, "preset": preset, **given})
+    return dataclasses.replace(config, network=spell_out(config.network))
 
 
-def _spell_out(network: NetworkConfig) -> NetworkConfig:
-    """With every option of the memory, so that the run stays what it is when a default changes."""
+def check_sections(values: Mapping[str, Any], agent: str, file: Any = None) -> None:
+    """Refuse the section of another agent than the run's."""
+    for name in values:
+        head = str(name).replace("__", ".").partition(".")[0]
+        other = next((other for other in AGENTS if section_of(other) == head != section_of(agent)), None)
+        if other is not None:
+            raise ValueError(f"{'' if file is None else f'{file}: '}{name!r} belongs to agent {other!r}, but the agent is {agent!r}; "
+                             f"leave it out, or choose agent {other!r}")
+
+
+def spell_out(network: Any) -> Any:
+    """The settings of a network with every option of its memory, so that a run stays what it is when a default changes."""
     size = {} if network.memory_size is None else {"memory_size": network.memory_size}
     options = resolve_options(network.memory, {**size, **network.memory_options})
     if options.get("backend") == "auto":      # chosen on each machine
@@ -134,7 +149,8 @@ def override(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         usual = resolve_options(memory, {} if size is None else {"memory_size": size})
         options = saved.get("network.memory_options", {})
         values["network.memory_options"] = {name: x for name, x in options.items() if name not in usual or usual[name] != x}
-    return {**values, **given}
+    merged = {name: {**values.get(name, {}), **x} if isinstance(x, dict) else x for name, x in given.items()}
+    return {**values, **merged}
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
@@ -158,6 +174,11 @@ def from_dict(values: Mapping[str, Any]) -> TrainConfig:
 
 def _build(table: Table, values: Mapping[str, Any]) -> TrainConfig:
     parts = table.nest(values)
-    outer, network = parts.pop(""), parts.pop("network")
-    ((section, algorithm),) = parts.items()
-    return TrainConfig(**outer, network=NetworkConfig(**network), algorithm=table.sections[section](**algorithm))
+    outer = parts.pop("")
+    made = {}
+    for section, fields in parts.items():
+        try:
+            made["network" if section == "network" else "algorithm"] = table.sections[section](**fields)
+        except ValueError as error:      # begins with the name of the field
+            raise ValueError(f"{section}.{error}") from error
+    return TrainConfig(**outer, **made)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -26,7 +27,7 @@ import torch
 
 from .._version import __version__
 from .checkpoint import FORMAT, Checkpoints, check_format
-from .config import TrainConfig, from_dict, to_dict, to_flat
+from .config import TrainConfig, from_dict, spell_out, to_dict, to_flat
 from .files import write_text
 
 RUNS = Path("runs")      # where `hadamem train --name` puts runs
@@ -149,7 +150,6 @@ def save_config(config: TrainConfig, path: Path) -> None:
     import yaml
 
     values = {"format": FORMAT, "hadamem": __version__, **to_dict(config)}
-    values["log"] = list(values["log"])
     try:
         text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
     except yaml.YAMLError as error:
@@ -193,7 +193,7 @@ def _loader() -> Any:
 
 def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:
     """Refuse to resume a run with settings that would make it a different one."""
-    before, after = to_flat(old), to_flat(new)
+    before, after = (to_flat(dataclasses.replace(config, network=spell_out(config.network))) for config in (old, new))
     if same_env(old.env, new.env):
         after["env"] = old.env
     changed = [f"{name} ({before.get(name)!r}, now {after.get(name)!r})" for name in {**before, **after}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..agents import DEFAULT_AGENT
+from ..memory import find_memory
 
 SHM_NAMES = ("shm", "shm-paper", "shm-release")
 
@@ -18,8 +19,19 @@ class Preset(NamedTuple):
     agent: str = DEFAULT_AGENT
 
     def resolve(self, memory: str) -> dict[str, Any]:
-        """The changes for a run with that memory."""
-        return {**self.settings, **self.memories.get(memory, {})}
+        """The changes for a run with that memory. A subclass of a memory that is named here counts as that one."""
+        if memory in self.memories:
+            return {**self.settings, **self.memories[memory]}
+        kind = _class_of(memory)
+        same = (changes for name, changes in self.memories.items() if issubclass(kind, _class_of(name)))
+        return {**self.settings, **next(same, {})}
+
+
+def _class_of(memory: str) -> type:
+    """The class behind a name, also if the name is a classmethod such as SHM.paper; object if it is a function."""
+    factory = find_memory(memory)
+    factory = getattr(factory, "__self__", factory)
+    return factory if isinstance(factory, type) else object
 
 
 # The sizes of the POPGym experiments of the paper, where it has them; other memories have their own defaults.

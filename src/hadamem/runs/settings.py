@@ -6,6 +6,7 @@ section has a setting of that name.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import json
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 from ..names import close_names
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", dict: "a mapping", tuple: "a list of names"}
+WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", dict: "a mapping", tuple: "a list"}
 ALIASES = {"steps": "total_steps", "lr": "learning_rate"}      # short forms of what everyone sets
 
 # Names in other libraries: refused, with ours as a hint.
@@ -46,6 +47,7 @@ class Setting(NamedTuple):
     optional: bool     # may be None
     default: Any
     help: str          # the comment beside the field
+    item: type = str   # of a tuple
 
     @property
     def section(self) -> str:
@@ -67,7 +69,9 @@ class Setting(NamedTuple):
         elif kind is int and (isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())):
             return int(value)
         elif kind is tuple and isinstance(value, (tuple, list, str)):
-            return (value,) if isinstance(value, str) else tuple(value)
+            values = (value,) if isinstance(value, str) else tuple(value)
+            with contextlib.suppress(ValueError, TypeError):
+                return tuple(self.item(x) for x in values)
         elif kind is dict and isinstance(value, Mapping):
             return dict(value)
         elif kind in (bool, str) and isinstance(value, kind):
@@ -178,10 +182,13 @@ def _fields(kind: Any, path: str) -> list[Setting]:
     hints, comments, found = typing.get_type_hints(kind), _comments(kind), []
     for field in dataclasses.fields(kind):
         hint = hints[field.name]
-        union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-        inner = next(h for h in typing.get_args(hint) if h is not type(None)) if union else hint
+        union = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+        kinds = [typing.get_origin(h) or h for h in union if h is not type(None)]
+        if not dataclasses.is_dataclass(hint) and hint is not Any and (len(kinds) != 1 or kinds[0] not in WORDS):
+            raise TypeError(f"{kind.__name__}.{field.name} is {hint}; settings may be int, float, bool, str, dict, tuple, or None as well")
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        found.append(Setting(path + field.name, typing.get_origin(inner) or inner, union, default, comments.get(field.name, "")))
+        items = next((typing.get_args(h) for h in union if typing.get_origin(h) is tuple), ()) or (str,)
+        found.append(Setting(path + field.name, kinds[0], type(None) in union, default, comments.get(field.name, ""), items[0]))
     return found
 
 

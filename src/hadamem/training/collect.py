@@ -60,7 +60,7 @@ class Collector:
         obs, previous, first, mask, state = self.obs, self.previous_action, self.first, self.mask, self.state
         self.ended.zero_()
         for t in range(self.steps):
-            action, state, extras = agent.act(self._features(obs, previous, first), state, first, mask, self.noise[t])
+            action, state, extras = agent.explore(self._features(obs, previous, first), state, first, mask, self.noise[t])
             _write(r.obs, t, obs)
             r.first[:, t], r.action[:, t] = first, action
             for name, value in extras.items():
@@ -104,18 +104,18 @@ class Collector:
         if not self.env.unwrapped.restorable:
             self._restart(iteration)
             return
-        self.env.set_state({name.removeprefix("env."): x for name, x in state.items() if name.startswith("env.")})
+        self.env.set_state(states.under("env.", state))
         for name, x in self._tensors().items():
             x.copy_(state[name])
 
     # --- internals -------------------------------------------------------------------------------------------------
 
     def _allocate(self, whole: bool) -> Rollout:
-        """A rollout with room for `steps` steps. One acting step tells which extras the agent has."""
+        """A rollout with room for `steps` steps. One acting step shows which extras the agent has."""
         n, steps, device, agent = self.env.num_envs, self.steps, self.first.device, self.agent
         features = self._features(self.obs, self.previous_action, self.first)
         with torch.no_grad():
-            action, _, extras = agent.act(features, self.state, self.first, self.mask, self.noise[0])
+            action, _, extras = agent.explore(features, self.state, self.first, self.mask, self.noise[0])
             values = agent.bootstrap(features, self.state, self.first)
 
         def room(like: Tensor) -> Tensor:
@@ -135,7 +135,7 @@ class Collector:
         return self.inputs(obs, previous_action, first).to(self.dtype)
 
     def _record_final(self, t: int, obs: Any, taken: Tensor, state: Any, cut: Tensor) -> None:
-        """What the agent wants to know of the final observations of truncated episodes; a CPU looks first whether there are any."""
+        """Record `bootstrap` of the final observations of truncated episodes; on a CPU, only if there are any."""
         if cut.device.type == "cpu" and not bool(cut.any()):
             for room in self.rollout.final.values():
                 room[:, t] = 0
@@ -156,7 +156,7 @@ class Collector:
         self.knows_success = success is not None
         if done.device.type == "cpu" and not bool(done.any()):
             return
-        total = torch.where(done, self.returns, 0.0)                    # a selection: a nan stays in its env
+        total = torch.where(done, self.returns, 0.0)                    # `where`, so that a nan stays in its env
         won = torch.zeros_like(total) if success is None else (success & done).to(total.dtype)
         self.ended.add_(torch.stack([done.to(total.dtype), total, total.square(), torch.where(done, self.lengths, 0.0), won]).sum(1))
         self.returns.masked_fill_(done, 0)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from ..envs import EnvError
+from ..runs.checkpoint import Checkpoint
 from ..runs.config import TrainConfig, from_dict, to_dict
 from ..runs.folder import RunFolder, check_same, describe_device, is_run, load_config, read_info
 from ..runs.logs import Logs
@@ -188,15 +189,18 @@ class _Session:
     def _restore(self, disk: RunFolder) -> None:
         trainer, config = self.trainer, self.trainer.config
         assert self.checkpoints is not None
-        found = self.checkpoints.newest(self.say, load=trainer.replay)
+
+        def check(found: Checkpoint) -> None:
+            check_same(from_dict(found.about["config"]), config, found.folder)
+            saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
+            check_fit(SimpleNamespace(**saved), trainer.env)
+
+        found = self.checkpoints.newest(self.say, load=trainer.replay, check=check)
         if found is None:
             if list(self.checkpoints.paths()):
                 raise ValueError(f"all checkpoints of {disk.path} are damaged; to train again, move the folder away or choose a new name")
             self.say(f"{disk.path} has no checkpoint yet: the run starts from the beginning")
             return
-        check_same(from_dict(found.about["config"]), config, found.folder)
-        saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
-        check_fit(SimpleNamespace(**saved), trainer.env)
         reached, before, wanted = int(found.about["env_steps"]), load_config(disk.path).total_steps, config.total_steps
         if wanted <= reached and wanted < before:
             raise ValueError(f"{disk.path} has done {reached:,} of {before:,} steps; total_steps ({wanted:,}) counts these too and cannot "
@@ -226,7 +230,7 @@ class _Session:
             kept = "nothing was written" if self.checkpoints is None else \
                 f"the last good checkpoint is of iteration {self.saved}" if self.saved >= 0 else "there is no checkpoint yet"
             raise TrainingFailed(f"loss or gradients were not finite in the last {self.skipped} updates (max_skipped: "
-                                 f"{trainer.config.max_skipped}), so nothing is learned any more; {kept}. Try a lower learning_rate or "
+                                 f"{trainer.config.max_skipped}), so training makes no progress; {kept}. Try a lower learning_rate or "
                                  "max_grad_norm, and look for rewards and observations that are not finite")
 
 

@@ -13,7 +13,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from ..agents import Agent, AgentSpec, Image, NetworkConfig, find_agent
+from .. import states
+from ..agents import Agent, AgentSpec, Image, find_agent
 from ..envs.features import AgentInputs
 from ..envs.foreign.spaces import STORED, choices
 from ..envs.foreign.spaces import leaves as adapted_leaves
@@ -40,7 +41,7 @@ class Policy:
     """
 
     def __init__(self, agent: Agent, name: str, spec: AgentSpec, inputs: AgentInputs, seed: int = 0):
-        """name, spec: what the agent was built from. seed: of the run that trained it; evaluations keep what it fixes for a task."""
+        """name, spec: what the agent was built from. seed: of the run that trained it; evaluations reuse it."""
         if spec.input_size != inputs.size:
             raise ValueError(f"the agent takes {spec.input_size} features, but inputs makes {inputs.size} of {inputs.observation_space}")
         self.agent, self.name, self.spec, self.seed = agent, name, spec, seed
@@ -129,13 +130,13 @@ class Policy:
 
     @classmethod
     def build(cls, described: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Policy:
-        """The policy of a `describe`, with these weights."""
+        """Build a policy from what `describe` returned, and weights."""
         inputs = AgentInputs(build_space(described["observation_space"]), build_space(described["action_space"]),
                              previous_action=described["previous_action"], first_step=described["first_step"],
                              scale_images=described["scale_images"])
         images = tuple(Image(offset, tuple(shape), first) for offset, shape, first in described["images"])
         kind = find_agent(described["agent"])
-        network, config = NetworkConfig(**described["network"]), kind.Config(**described["settings"])
+        network, config = kind.Network(**described["network"]), kind.Config(**described["settings"])
         spec = AgentSpec(inputs.size, inputs.action_space, network, config, images)
         with torch.random.fork_rng(devices=[]):      # initial weights are drawn, and overwritten
             agent = kind(spec)
@@ -146,9 +147,7 @@ class Policy:
     @classmethod
     def of(cls, trainer: Any) -> Policy:
         """The policy that a `Trainer` trains. They share the agent."""
-        config = trainer.config
-        spec = AgentSpec(trainer.inputs.size, trainer.env.single_action_space, config.network, config.algorithm, trainer.images)
-        return cls(trainer.agent, config.agent, spec, trainer.inputs, config.seed)
+        return cls(trainer.agent, trainer.config.agent, trainer.spec, trainer.inputs, trainer.config.seed)
 
     # --- internals -------------------------------------------------------------------------------------------------
 
@@ -244,7 +243,7 @@ def load_policy(path: Path | str) -> Policy:
     else:
         raise ValueError(f"{path} is not a run, checkpoint or saved policy: it has neither {CHECKPOINTS}/ nor {checkpoint.ABOUT}")
     try:
-        policy = Policy.build(found.about["policy"], {name.removeprefix(NETWORK): x for name, x in found.tensors.items()})
+        policy = Policy.build(found.about["policy"], states.under(NETWORK, found.tensors))
     except KeyError as error:
         raise CheckpointError(f"{found.folder / checkpoint.ABOUT} lacks {error}") from error
     policy.steps = found.about.get("env_steps")

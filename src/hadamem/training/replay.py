@@ -24,24 +24,31 @@ class LatestRollout:
     def __init__(self, rollout: Rollout):
         self.rollout = rollout
 
-    def sample(self, n: int, generator: torch.Generator) -> Rollout:
-        """n different envs of the rollout, at random."""
-        chosen = torch.randperm(len(self.rollout.reward), generator=generator)[:n]
-        return select(self.rollout, chosen.to(self.rollout.reward.device))
+    def __len__(self) -> int:
+        return len(self.rollout.reward)
+
+    def choose(self, n: int, generator: torch.Generator) -> Tensor:
+        """n different envs of the rollout."""
+        return torch.randperm(len(self), generator=generator)[:n]
+
+    def take(self, rows: Tensor) -> Rollout:
+        return _walk(self.rollout, lambda name, x: x.index_select(0, rows))
 
 
 class Replay:
-    """The latest `capacity` sequences, each the T steps of one env in one rollout, with the network's state before its first step.
+    """The latest rollouts, as many as make up `steps` env steps. A sequence is the T steps of one env in one of them.
 
-    All memory is allocated here, on the rollout's device; `size_in_bytes` says beforehand how much it will be.
+    With it goes the network's state before its first step. All memory is allocated here, on the rollout's device; `size_in_bytes` says
+    beforehand how much it will be.
     """
 
-    def __init__(self, rollout: Rollout, capacity: int):
-        n = len(rollout.reward)
-        if capacity < n:
-            raise ValueError(f"the replay must hold at least one rollout of {n} envs, got a capacity of {capacity} sequences")
+    def __init__(self, rollout: Rollout, steps: int):
+        n, T = rollout.shape
+        if steps < n * T:
+            raise ValueError(f"the replay must hold at least one rollout ({n} envs x {T} steps), got a size of {steps} env steps; raise "
+                             "replay_size, or lower num_envs or num_steps")
         self.rollout, self.added = rollout, 0
-        self.slots = capacity // n                       # rollouts that fit
+        self.slots = steps // (n * T)                    # rollouts that fit
         self.tensors = {name: torch.zeros(self.slots * n, *x.shape[1:], dtype=x.dtype, device=x.device)
                         for name, x in rollout_tensors(rollout).items()}
 
@@ -50,14 +57,16 @@ class Replay:
         return min(self.added, self.slots) * len(self.rollout.reward)
 
     def add(self) -> None:
-        """Copy the latest rollout; the oldest one goes when the replay is full."""
+        """Copy the latest rollout; the oldest one is dropped when the replay is full."""
         self._put(self.added, rollout_tensors(self.rollout))
         self.added += 1
 
-    def sample(self, n: int, generator: torch.Generator) -> Rollout:
+    def choose(self, n: int, generator: torch.Generator) -> Tensor:
         """n sequences, uniformly at random with replacement."""
-        chosen = torch.randint(len(self), (n,), generator=generator).to(self.rollout.reward.device)
-        return with_tensors(self.rollout, {name: x.index_select(0, chosen) for name, x in self.tensors.items()})
+        return torch.randint(len(self), (n,), generator=generator)
+
+    def take(self, rows: Tensor) -> Rollout:
+        return _walk(self.rollout, lambda name, x: self.tensors[name].index_select(0, rows))
 
     # --- checkpoints: a chunk is one rollout, named by its number ------------------------------------------------------
 
@@ -73,6 +82,10 @@ class Replay:
         """Restore the replay from its chunks, in the order of `chunk_names`."""
         self.added = 0
         for name, tensors in chunks:
+            for key, x in self.tensors.items():
+                if key not in tensors or tensors[key].shape[1:] != x.shape[1:]:
+                    raise ValueError(f"chunk {name} of the replay does not fit: {key} is missing or has another shape; was it made with "
+                                     "another env?")
             self._put(int(name), tensors)
             self.added = int(name) + 1
 
@@ -85,9 +98,10 @@ class Replay:
             x[self._rows(number)] = tensors[name].to(x.device)
 
 
-def size_in_bytes(rollout: Rollout, capacity: int) -> int:
-    """Memory that a replay of `capacity` sequences needs."""
-    return capacity * sum(x[0].numel() * x.element_size() for x in rollout_tensors(rollout).values())
+def size_in_bytes(rollout: Rollout, steps: int) -> int:
+    """Memory that a replay of `steps` env steps needs."""
+    n, T = rollout.shape
+    return steps // (n * T) * sum(x.numel() * x.element_size() for x in rollout_tensors(rollout).values())
 
 
 def rollout_tensors(rollout: Rollout) -> dict[str, Tensor]:
@@ -95,16 +109,6 @@ def rollout_tensors(rollout: Rollout) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     _walk(rollout, lambda name, x: found.setdefault(name, x))
     return found
-
-
-def with_tensors(rollout: Rollout, tensors: Mapping[str, Tensor]) -> Rollout:
-    """A rollout of the same form with other tensors."""
-    return _walk(rollout, lambda name, x: tensors[name])
-
-
-def select(rollout: Rollout, rows: Tensor) -> Rollout:
-    """The envs `rows` of a rollout."""
-    return _walk(rollout, lambda name, x: x.index_select(0, rows))
 
 
 def _walk(rollout: Rollout, fn: Callable[[str, Tensor], Tensor]) -> Rollout:

@@ -12,8 +12,8 @@ import torch
 from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
-from .. import envs
-from ..agents import AgentSpec, Source
+from .. import envs, states
+from ..agents import AgentSpec, Progress, Source
 from ..cuda_graphs import capture
 from ..devices import find_device
 from ..runs.config import TrainConfig
@@ -60,7 +60,7 @@ class Trainer:
         return self.env_steps >= self.config.total_steps
 
     def iteration(self) -> dict[str, float]:
-        """Collect a rollout and learn from it. Returns statistics and times. This is where the host waits for a GPU, once."""
+        """Collect a rollout and learn from it. Returns statistics and times. The only point where the host waits for the GPU."""
         start, clock = time.perf_counter(), _Clock(self.device)
         self.collector.draw(self.iterations)
         self.acting = True
@@ -70,15 +70,15 @@ class Trainer:
         if self.replay is not None:
             self.replay.add()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
-        statistics = self.agent.learn(self.source, self.env_steps / self.config.total_steps, generator)
+        statistics = self.agent.learn(self.source, Progress(self.env_steps, self.config.total_steps), generator)
         ended = self.collector.ended
-        numbers = torch.cat([ended, *(x.detach().to(ended).reshape(1) for x in statistics.values())]).tolist()      # the one wait
+        numbers = torch.cat([ended, *(torch.as_tensor(x).detach().to(ended).reshape(1) for x in statistics.values())]).tolist()
         seconds = time.perf_counter() - start
         acting = clock.first()
         self.iterations += 1
         self.env_steps += self.batch
         learned = {name: x for name, x in zip(statistics, numbers[len(ended):], strict=True) if x == x}              # nan: nothing measured
-        return {"iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(numbers[:len(ended)]), **learned,
+        return {**learned, "iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(numbers[:len(ended)]),
                 "seconds": seconds, "rollout_seconds": acting, "update_seconds": seconds - acting}
 
     def get_state(self) -> dict[str, Tensor]:
@@ -90,9 +90,9 @@ class Trainer:
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Continue from a state of `get_state` of a run with the same configuration."""
-        self.agent.load_state_dict(_under("agent.", state))
+        self.agent.load_state_dict(states.under("agent.", state))
         self.iterations, self.env_steps = int(state["iterations"]), int(state["env_steps"])
-        self.collector.set_state(_under("collector.", state), self.iterations)
+        self.collector.set_state(states.under("collector.", state), self.iterations)
 
     # --- internals -------------------------------------------------------------------------------------------------
 
@@ -103,11 +103,13 @@ class Trainer:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
         self.steps, whole = self._make_env(env)
         self.num_envs = self.env.num_envs
-        self.inputs, self.images = make_inputs(self.env, config.previous_action, config.first_step)
-        spec = AgentSpec(self.inputs.size, self.env.single_action_space, config.network, config.algorithm, self.images)
+        self.inputs, images = make_inputs(self.env, config.previous_action, config.first_step)
+        self.spec = AgentSpec(self.inputs.size, self.env.single_action_space, config.network, config.algorithm, images)
         with torch.random.fork_rng(devices=[]):              # leave the caller's generator alone
             torch.manual_seed(config.seed)
-            self.agent = config.agent_class(spec, self.device)
+            self.agent = config.agent_class(self.spec, self.device)
+        if all(module is not self.agent.actions for module in self.agent.network.modules()):
+            raise TypeError(f"{type(self.agent).__name__}.actions must be a submodule of its network: set self.actions there, too")
         self.collector = Collector(self.env, self.agent, self.inputs, self.steps, config.seed, whole)
         capacity, rollout = self.agent.replay_size, self.collector.rollout
         self.replay = None if capacity is None else Replay(rollout, capacity)
@@ -148,13 +150,13 @@ class Trainer:
         return steps, fixed and steps == length
 
     def _capture(self) -> None:
-        """Replace collection and the agent's updates by CUDA graphs. They run on the way; afterwards everything is as before."""
+        """Replace collection and the agent's updates by CUDA graphs. Capturing runs them; their effects are undone afterwards."""
         start, agent = time.perf_counter(), self.agent
         before = self.get_state()
         if self.env.unwrapped.restorable:            # a foreign env is not on the GPU: only updates are captured
             self.collector.draw(0)
             self._collect = capture(self.collector.collect, self.device, warm_up=1)
-            self.collector.set_state(_under("collector.", before), self.iterations)
+            self.collector.set_state(states.under("collector.", before), self.iterations)
         plain = {name: getattr(agent, name) for name in (*agent.compiled, *agent.graphs)}
         try:
             if self.config.compile:
@@ -164,13 +166,13 @@ class Trainer:
         except Exception as error:   # no C compiler, or something that the compiler does not support
             if not self.config.compile:
                 raise
-            warnings.warn(f"hadamem: torch.compile failed, the loss runs without it (slower). Cause: {error}"[:500],
+            warnings.warn(f"hadamem: torch.compile failed; training continues without it (slower). Cause: {error}"[:500],
                           RuntimeWarning, stacklevel=2)
             for name, call in plain.items():
                 setattr(agent, name, call)
-            agent.load_state_dict(_under("agent.", before))
+            agent.load_state_dict(states.under("agent.", before))
             self._capture_updates()
-        agent.load_state_dict(_under("agent.", before))
+        agent.load_state_dict(states.under("agent.", before))
         torch.cuda.synchronize(self.device)
         self.capture_seconds = time.perf_counter() - start
 
@@ -184,10 +186,6 @@ def _compile_options() -> dict[str, Any]:
     from torch._inductor import config
 
     return {"deterministic": True} if hasattr(config, "deterministic") else {}      # torch 2.9 or newer
-
-
-def _under(prefix: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
 
 
 def _episodes(env: Any) -> tuple[int | None, bool]:
