@@ -89,7 +89,7 @@ def test_check(kind, value, want):
     (float, torch.tensor(0.5), "a number, got tensor"),
     (bool, 1, "True or False, got 1"), (bool, "yes", "True or False, got 'yes'"), (bool, 0.0, "True or False, got 0.0"),
     (str, 3, "text, got 3"), (str, b"a", "text, got b'a'"), (str, False, "text, got False"),
-    (tuple, 3, "a list, got 3"), (tuple, {"a": 1}, "a list of names, got {'a': 1}"), (tuple, True, "a list of names, got True"),
+    (tuple, 3, "a list, got 3"), (tuple, {"a": 1}, "a list, got {'a': 1}"), (tuple, True, "a list of names, got True"),
     (dict, [("a", 1)], "a mapping, got"), (dict, "a", "a mapping, got 'a'"), (dict, True, "a mapping, got True"),
 ])
 def test_check_refuses(kind, value, words):
@@ -360,7 +360,8 @@ def test_an_agent_by_its_class():
     values = to_dict(config)
     assert (values["agent"], values["mine"], "ppo" in values) == (name, {"gamma": 0.25, "bonus": 4}, False)
     assert from_dict(json.loads(json.dumps(values))) == config
-    for bad, words in (({"ppo": {"gamma": 0.9}}, "'ppo' belongs to agent 'ppo', but the agent is"), ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'"),
+    for bad, words in (({"ppo": {"gamma": 0.9}}, "'ppo' belongs to agent 'ppo', but the agent is"),
+                       ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'"),
                        ({"ppo.bonus": 1}, "'ppo.bonus' belongs to agent 'ppo'"), ({"num_epochs": 1}, "unknown setting 'num_epochs'")):
         with pytest.raises(ValueError, match=words):
             make_config(env="TMaze", agent=name, **bad)
