@@ -89,7 +89,7 @@ def test_check(kind, value, want):
     (float, torch.tensor(0.5), "a number, got tensor"),
     (bool, 1, "True or False, got 1"), (bool, "yes", "True or False, got 'yes'"), (bool, 0.0, "True or False, got 0.0"),
     (str, 3, "text, got 3"), (str, b"a", "text, got b'a'"), (str, False, "text, got False"),
-    (tuple, 3, "a list, got 3"), (tuple, {"a": 1}, "a list, got {'a': 1}"), (tuple, True, "a list of names, got True"),
+    (tuple, 3, "a list, got 3"), (tuple, {"a": 1}, "a list, got {'a': 1}"), (tuple, True, "a list, got True"),
     (dict, [("a", 1)], "a mapping, got"), (dict, "a", "a mapping, got 'a'"), (dict, True, "a mapping, got True"),
 ])
 def test_check_refuses(kind, value, words):
