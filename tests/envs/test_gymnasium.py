@@ -85,6 +85,7 @@ def test_the_autoreset_mode_is_an_attribute_too(mode):
         assert env.autoreset_mode is env.metadata["autoreset_mode"] is mode
 
 
+@pytest.mark.slow
 def test_torchrl_takes_every_task():
     pytest.importorskip("torchrl", reason="TorchRL's own check needs torchrl")
     from torchrl.envs import GymWrapper

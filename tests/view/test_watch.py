@@ -101,8 +101,6 @@ def test_captions_fit_narrow_pictures():
 
 
 def test_mp4(policy, tmp_path):
-    if watch.find_ffmpeg() is None:
-        pytest.skip("no ffmpeg here")
     path = write(play_frames(policy, NAME, max_steps=6), tmp_path / "episode.mp4", fps=5)
     assert path.read_bytes()[4:8] == b"ftyp"
     printed = subprocess.run([watch.find_ffmpeg(), "-i", str(path)], capture_output=True, text=True).stderr
