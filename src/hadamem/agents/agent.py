@@ -125,7 +125,7 @@ class Agent:
     compiled: ClassVar[tuple[str, ...]] = ()             # methods that the trainer compiles with torch.compile (setting `compile`)
     saved: ClassVar[tuple[str, ...]] = ("network",)      # attributes in a checkpoint: modules, optimizers (`Adam`) and tensors
 
-    network: nn.Module                                   # saved with policies
+    network: Any                                         # an nn.Module with initial_state(n, device, generator); saved with policies
     actions: Actions                                     # a submodule of network, so that it is trained, saved and moved with it
 
     def __init__(self, spec: AgentSpec, device: torch.device | str = "cpu"):
@@ -141,7 +141,7 @@ class Agent:
 
     def initial_state(self, n: int, device: torch.device | str | None = None, generator: torch.Generator | None = None) -> State:
         """A fresh state for n envs."""
-        return self.network.initial_state(n, device, generator)   # type: ignore[operator]
+        return self.network.initial_state(n, device, generator)
 
     def act(self, features: Tensor, state: State, first: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Acted:
         """Choose actions for features [N, F]; first [N]: the step opens an episode; mask [N, A]: allowed actions.

@@ -78,8 +78,9 @@ class Trainer:
         self.iterations += 1
         self.env_steps += self.batch
         learned = {name: x for name, x in zip(statistics, numbers[len(ended):], strict=True) if x == x}              # nan: nothing measured
-        return {**learned, "iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(numbers[:len(ended)]),
-                "seconds": seconds, "rollout_seconds": acting, "update_seconds": seconds - acting}
+        own = {"iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(numbers[:len(ended)])}
+        times = {"seconds": seconds, "rollout_seconds": acting, "update_seconds": seconds - acting}
+        return {**own, **learned, **own, **times}            # in this order; an agent's statistic does not replace ours
 
     def get_state(self) -> dict[str, Tensor]:
         """Every tensor of the run, as copies: weights, optimiser, env, counters. A replay is not among them: see `Replay.chunk_names`."""
