@@ -85,8 +85,12 @@ def test_what_is_no_agent_is_refused():
         find_agent("pop")
     with pytest.raises(TypeError, match=r"agent 'hadamem:SHM' must be a subclass of hadamem.agents.Agent"):
         find_agent("hadamem:SHM")
-    with pytest.raises(NotImplementedError, match="Agent must define act"):
-        Agent.act(Agent.__new__(Agent), None, None, None)
+    with pytest.raises(TypeError, match=r"agent 'half' must define act, learn; hadamem/agents/agent\.py says"):
+        register_agent("half", type("Half", (Agent,), {"__init__": lambda self, spec, device="cpu": None}))
+    with pytest.raises(TypeError, match=r"agent 'bare' needs a dataclass with its settings: set Bare\.Config"):
+        register_agent("bare", type("Bare", (hm.agents.PPO,), {"Config": None}))
+    with pytest.raises(ValueError, match="agent 'ppo' is PPO already"):
+        register_agent("ppo", type("Other", (hm.agents.PPO,), {}))
 
 
 # --- learning from a replay ----------------------------------------------------------------------------------------

@@ -52,6 +52,9 @@ def section_of(name: str) -> str:
 def _check(name: str, agent: Any) -> None:
     if not (isinstance(agent, type) and issubclass(agent, Agent)):
         raise TypeError(f"agent {name!r} must be a subclass of hadamem.agents.Agent, got {agent!r}")
+    missing = sorted(agent.__abstractmethods__)
+    if missing:
+        raise TypeError(f"agent {name!r} must define {', '.join(missing)}; hadamem/agents/agent.py says what each does")
     if not dataclasses.is_dataclass(getattr(agent, "Config", None)):
         raise TypeError(f"agent {name!r} needs a dataclass with its settings: set {agent.__name__}.Config")
 

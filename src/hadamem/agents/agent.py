@@ -12,6 +12,7 @@ Trained policies call `act`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -109,7 +110,7 @@ class Source(Protocol):
         """The sequences with these row numbers. Gathers from tensors that stay in place, so it can be part of a CUDA graph."""
 
 
-class Agent:
+class Agent(ABC):
     """An algorithm. Subclasses set the class attributes and `network` and `actions`, and define `act` and `learn`.
 
     All tensors live on the network's device, and acting does not wait for the GPU: the trainer captures it in a CUDA graph.
@@ -128,9 +129,9 @@ class Agent:
     network: Any                                         # an nn.Module with initial_state(n, device, generator); saved with policies
     actions: Actions                                     # a submodule of network, so that it is trained, saved and moved with it
 
+    @abstractmethod
     def __init__(self, spec: AgentSpec, device: torch.device | str = "cpu"):
         """Draws initial weights from torch's default CPU generator, whatever the device."""
-        raise NotImplementedError(f"{type(self).__name__} must define __init__(spec, device)")
 
     @property
     def replay_size(self) -> int | None:
@@ -143,12 +144,12 @@ class Agent:
         """A fresh state for n envs."""
         return self.network.initial_state(n, device, generator)
 
+    @abstractmethod
     def act(self, features: Tensor, state: State, first: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Acted:
         """Choose actions for features [N, F]; first [N]: the step opens an episode; mask [N, A]: allowed actions.
 
         noise: from `actions.noise(N)`, so that a rollout can be repeated. None: the most likely action.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define act(features, state, first, mask, noise)")
 
     def explore(self, features: Tensor, state: State, first: Tensor, mask: Tensor | None, noise: Tensor) -> Acted:
         """Choose actions while collecting. The same as `act`, unless the algorithm explores in another way."""
@@ -160,16 +161,16 @@ class Agent:
 
     # --- learning --------------------------------------------------------------------------------------------------
 
-    def attach(self, source: Source) -> None:
+    def attach(self, source: Source) -> None:      # noqa: B027  # an optional hook
         """Called once, before the first `learn` and before CUDA graphs are captured. `source` is the same in every iteration."""
 
+    @abstractmethod
     def learn(self, source: Source, progress: Progress, generator: torch.Generator) -> dict[str, Tensor]:
         """All updates of one iteration. generator: for random choices, on the CPU.
 
         Returns statistics as scalar tensors. "updates" and "skipped" (of them, for a loss or gradient that was not finite) are counted by
         the training loop, which ends a run that only skips.
         """
-        raise NotImplementedError(f"{type(self).__name__} must define learn(source, progress, generator)")
 
     # --- checkpoints -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -77,15 +76,7 @@ def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--config {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        if Path(path).suffix.lower() in (".yaml", ".yml"):
-            values = importlib.import_module("yaml").safe_load(text)
-        else:
-            values = json.loads(text)
-    except ImportError as error:
-        raise UsageError(f"--config {path} is YAML and needs pyyaml; install it or use a .json file") from error
-    except Exception as error:
-        raise UsageError(f"--config {path} cannot be parsed: {' '.join(str(error).split())}") from error
+    values = _parse(path, text)
     if not isinstance(values, dict):
         raise UsageError(f"--config {path} must hold a mapping of option names to values, got {type(values).__name__}")
     values = {str(key).replace("-", "_"): value for key, value in values.items()}
@@ -93,3 +84,19 @@ def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
         if key not in known:
             raise UsageError(f"--config {path} has the unknown key {key!r};{did_you_mean(key, known)} choose from {', '.join(known)}")
     return values
+
+
+def _parse(path: str, text: str) -> Any:
+    try:
+        if Path(path).suffix.lower() not in (".yaml", ".yml"):
+            return json.loads(text)
+        try:
+            import yaml
+        except ImportError as error:
+            raise UsageError(f"--config {path} is YAML and needs pyyaml; install it or use a .json file") from error
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from error
+    except ValueError as error:      # json.JSONDecodeError is one
+        raise UsageError(f"--config {path} cannot be parsed: {' '.join(str(error).split())}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from .group import Group, create
 from .spaces import check_spaces
 
 
-class Backend:
+class Backend(ABC):
     """N envs of one kind. `reset` and `step` write their results to attributes: numpy arrays [N, ...] or trees of them.
 
     obs: the current observations. final: the last observation of each episode that ended in this step (same-step mode only).
@@ -38,23 +39,25 @@ class Backend:
     has_mask: Any
     action_mask: Any
 
+    @abstractmethod
     def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
         """Start new episodes, only in the envs of mask [N] if given. seed: env i gets seed + i, or one seed for each env."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, action: np.ndarray) -> dict[int, dict[str, Any]]:
         """Step all envs. Returns the last info of each episode that ended: {index of env: info}."""
-        raise NotImplementedError
 
+    @abstractmethod
     def limit(self, steps: int | None) -> None:
         """Truncate episodes after this many steps; None: no limit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def render(self, i: int) -> Any:
-        raise NotImplementedError
+        """What env i renders."""
 
+    @abstractmethod
     def close(self) -> None:
-        raise NotImplementedError
+        """Close all envs."""
 
     def __repr__(self) -> str:
         return f"{self.name} x {self.num_envs}"
