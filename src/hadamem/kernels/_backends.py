@@ -90,6 +90,11 @@ def candidates(op: str, device_type: str) -> list[str]:
     return [n for n in (*names, "reference") if (op, n, device_type) not in _failed]
 
 
+def works(op: str, backend: str, device_type: str, probe: Callable[[str, str], None]) -> bool:
+    """Whether `run` with "auto" would take this fused backend, here and now, unless a better one works."""
+    return backend in candidates(op, device_type) and not _differentiated_by_functorch() and _probed(op, backend, device_type, probe)
+
+
 def give_up(op: str, backend: str, device_type: str, error: BaseException) -> None:
     """Remember that a backend failed on this kind of device, and warn once."""
     key = (op, backend, device_type)

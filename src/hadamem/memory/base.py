@@ -172,10 +172,11 @@ def check_flag(name: str, value: object) -> bool:
     return value
 
 
-def check_backend(op: str, backend: str) -> str:
-    """"auto" or a backend that the operation has (here or elsewhere), or an error that lists them."""
-    if backend not in ("auto", *OPS[op]):
-        raise ValueError(f"unknown backend {backend!r}; choose from auto, {', '.join(OPS[op])}")
+def check_backend(op: str, backend: str, *others: str) -> str:
+    """"auto", a backend that the operation has (here or elsewhere), or one of the others that a memory has; or an error that lists them."""
+    known = ("auto", *OPS[op], *others)
+    if backend not in known:
+        raise ValueError(f"unknown backend {backend!r}; choose from {', '.join(known)}")
     return backend
 
 

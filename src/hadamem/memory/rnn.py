@@ -1,6 +1,7 @@
-"""GRU and LSTM behind the memory interface, on PyTorch's fused kernels even when episodes end inside a sequence.
+"""GRU and LSTM behind the memory interface, on fused kernels even when episodes end inside a sequence.
 
-Library kernels cannot reset a state in the middle. Eagerly, a sequence with resets is cut into episodes, each a row of one packed call;
+On a GPU, sequences of a GRU with up to 128 units run in `kernels.gru`, resets included. Everything else runs in PyTorch's kernels, and
+these cannot reset a state in the middle. Eagerly, a sequence with resets is cut into episodes, each a row of one packed call;
 without resets inside it is one plain call. Under torch.compile or CUDA graph capture the positions of resets cannot be read, so the
 cell runs step by step with a masked state, unless the hint `resets_only_at_start` says that only the first step can open an episode.
 """
@@ -12,9 +13,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from .base import Memory, check_size, check_state
+from .. import kernels
+from .base import Memory, check_backend, check_size, check_state
 
 
 class GRUState(NamedTuple):
@@ -65,7 +68,9 @@ class _RNN(Memory):
             self.rnn.flatten_parameters()     # a copied module's weights are not contiguous
         wide, narrow = state[0].dtype, self.rnn.weight_ih_l0.dtype
         x, state = x.to(narrow), tuple(s.to(narrow) for s in state)
-        if reset is None or x.shape[1] == 1 or resets_only_at_start:
+        if self._has_kernel(x):
+            y, state = self._kernel(x, state, reset)
+        elif reset is None or x.shape[1] == 1 or resets_only_at_start:
             y, state = self._plain(x, state if reset is None else _clear(reset[:, 0], state))
         elif torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing()):
             y, state = self._masked_loop(x, state, reset)
@@ -75,6 +80,13 @@ class _RNN(Memory):
             y, state = self._episodes(x, state, inside) if bool(inside.any()) else self._plain(x, state)
         y = y if self.out is None else self.out(y)
         return y, self.state_type(*(s.to(wide) for s in state))
+
+    def _has_kernel(self, x: Tensor) -> bool:
+        """Whether x goes through a kernel of our own."""
+        return False
+
+    def _kernel(self, x: Tensor, state: tuple[Tensor, ...], reset: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        raise NotImplementedError
 
     def _plain(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         y, last = self.rnn(x, self._pack_state(state))
@@ -120,9 +132,29 @@ class _RNN(Memory):
 
 
 class GRU(_RNN):
-    """Gated recurrent unit: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size."""
+    """Gated recurrent unit: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size.
+
+    backend: of `hm.kernels.gru`, or "torch" for PyTorch's own kernels (cuDNN on a GPU). "auto" is `kernels.gru` for sequences on a GPU in
+    float32 with up to 128 units, and "torch" for all else, so always on a CPU.
+    """
 
     kind, state_type = nn.GRU, GRUState
+
+    def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256, *, backend: str = "auto"):
+        super().__init__(input_size, output_size, memory_size)
+        self.backend = check_backend("gru", backend, "torch")
+
+    def _has_kernel(self, x):
+        if self.backend != "auto":
+            return self.backend != "torch"
+        if not x.is_cuda or x.shape[1] == 1 or torch.is_autocast_enabled("cuda"):
+            return False
+        return kernels.gru_is_fused(self.memory_size, x.dtype, "cuda")
+
+    def _kernel(self, x, state, reset):
+        W_ih, W_hh, b_ih, b_hh = self._weights()
+        y = kernels.gru(F.linear(x, W_ih, b_ih), W_hh, b_hh, state[0], reset, self.backend)
+        return y, (y[:, -1],)
 
     def _cell(self, x, state):
         return (torch.gru_cell(x, state[0], *self._weights()),)
