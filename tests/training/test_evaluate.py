@@ -195,18 +195,48 @@ def test_max_steps_of_built_in_envs(repeat):
 
 def test_episodes_that_do_not_end_are_reported_once(repeat, monkeypatch):
     monkeypatch.setattr("hadamem.training.evaluate.WARN_AFTER", 0.0)
+    policy, uneven = policy_for(Uneven), envs.adapt(Uneven, 2, workers=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        evaluate(repeat, "popgym/RepeatPreviousEasy", 2, max_steps=20)
+        evaluate(policy, uneven, 2, max_steps=30)
+        evaluate(repeat, "popgym/RepeatPreviousEasy", 2)      # known to end
         assert not caught
-        evaluate(repeat, "popgym/RepeatPreviousEasy", 2)
+        evaluate(policy, uneven, 2)
     assert ["--max-steps" in str(warning.message) for warning in caught] == [True]
 
 
-def test_report_counts_up(repeat):
-    seen = []
-    evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2), 5, report=seen.append)
+@pytest.mark.parametrize("fixed_length", [True, False])
+def test_report_counts_up(repeat, fixed_length):
+    seen, env = [], envs.make("popgym/RepeatPreviousEasy", 2)
+    env.fixed_length = fixed_length
+    evaluate(repeat, env, 5, report=seen.append)
     assert seen == [2, 4, 5]
+
+
+@pytest.mark.parametrize(("name", "episodes", "success"), [
+    ("popgym/RepeatPreviousEasy", 8, False), ("popgym/PositionOnlyPendulumEasy", 7, False), ("TMaze", 13, True), ("Wind", 1, True),
+])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_episodes_of_known_length_give_the_same_without_looking_at_every_step(name, episodes, success, deterministic, monkeypatch):
+    """Bit for bit, with whole and partial rounds of 4 copies; until the end only numbers that a GPU need not be waited for are used."""
+    policy, results = policy_for(name), []
+    for fixed_length in (True, False):
+        env = envs.make(name, 4)
+        assert env.fixed_length
+        env.fixed_length = fixed_length
+        with monkeypatch.context() as patch:
+            if fixed_length:
+                patch.setattr("hadamem.training.evaluate._count", lambda *args: pytest.fail("played step by step"))
+            results.append(evaluate(policy, env, episodes, 3, deterministic))
+    assert results[0] == results[1]
+    assert results[0].episodes == episodes
+    assert (results[0].success is not None) == success
+
+
+@pytest.mark.parametrize("options", [{"max_episode_steps": 9}, {"autoreset_mode": "next_step"}])
+def test_a_limit_or_another_way_to_reset_is_seen(repeat, options):
+    found = evaluate(repeat, envs.make("popgym/RepeatPreviousEasy", 2, **options), 5)
+    assert set(found.lengths) == {options.get("max_episode_steps", 51)}
 
 
 @pytest.mark.parametrize(("options", "words"), [

@@ -115,7 +115,8 @@ def test_settings_that_may_change_reach_resumed_runs(finished, tmp_path, monkeyp
     commands = []
     monkeypatch.setattr(launch.subprocess, "Popen", lambda command, **options: commands.append(command))
     for changes in ({"checkpoint_every": 7.5, "keep_checkpoints": 1, "max_skipped": 9, "workers": 3, "tf32": False, "compile": True,
-                     "log": ("tensorboard", "wandb"), "device": "auto"}, {"workers": None, "log": ()}):
+                     "log": ("tensorboard", "wandb"), "device": "auto", "eval_every": 300, "eval_episodes": 3,
+                     "eval_env_options": {"length": 4, "x": "y z"}, "eval_deterministic": False}, {"workers": None, "log": ()}):
         new = make_config(env="TMaze", memory="gru", steps=640, seed=0, **SMALL | changes)
         job = launch.Job("seed-0", tmp_path / "seed-0")
         shutil.copytree(finished / "seed-0", job.folder, dirs_exist_ok=True)

@@ -5,6 +5,8 @@ import torch
 
 import hadamem as hm
 from hadamem.runs.config import make_config
+from hadamem.training import evaluate
+from hadamem.training.loop import train
 from hadamem.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
@@ -46,3 +48,33 @@ def test_a_restored_state_continues_in_graphs():
     got = other.iteration()
     for key in ("return", "loss", "kl"):
         assert got[key] == pytest.approx(want[key], rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("memory", ["shm", "gru"])
+def test_evaluations_leave_the_training_alone_and_do_not_wait_for_the_gpu(memory, monkeypatch):
+    """Between the first step and the last of an evaluation nothing waits; torch's own check raises if something does."""
+    play, steps = evaluate._play, []
+
+    def watched(*args):
+        playing = play(*args)
+        yield next(playing)                  # resets the envs, which may wait
+        while True:
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                step = next(playing)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            steps.append(step)
+            yield step
+
+    monkeypatch.setattr(evaluate, "_play", watched)
+    rows = []
+    for every in (0, 1):
+        config = make_config("default", env="popgym/RepeatPreviousEasy", memory=memory, device="cuda", steps=3 * 16 * 51, eval_every=every,
+                             eval_episodes=150, log=(), **SMALL)
+        rows.append(train(config).metrics)
+    assert len(steps) == 3 * 50
+    assert [row["eval_episodes"] for row in rows[1]] == [150] * 3
+    assert rows[1][0]["return"] == rows[0][0]["return"]
+    for name in ("return", "loss", "kl"):
+        assert [row[name] for row in rows[1]] == pytest.approx([row[name] for row in rows[0]], rel=1e-3, abs=1e-4)

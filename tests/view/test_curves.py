@@ -50,3 +50,29 @@ def test_a_curve_is_replaced(tmp_path):
     path = tmp_path / "curve.png"
     path.write_text("old")
     assert is_png(draw_curves({"shm": rows([1.0, 2.0])}, path, "TMaze"))
+
+
+def test_evaluations_are_drawn_beside_the_training(tmp_path, monkeypatch):
+    """With a legend, as soon as there is one; a run that has finished evaluations but no training episodes is drawn as well."""
+    from matplotlib.axes import Axes
+
+    drawn, legends, plot = [], [], Axes.plot
+
+    def record(self, x, y, **how):
+        drawn.append((how.get("label"), list(x), list(y)))
+        return plot(self, x, y, **how)
+
+    monkeypatch.setattr(Axes, "plot", record)
+    monkeypatch.setattr(Axes, "legend", lambda self, **how: legends.append(len(self.lines)))
+    draw_curves({"shm": rows([1.0, 2.0])}, tmp_path / "curve.png", "TMaze")
+    assert not legends
+    drawn.clear()
+    mixed = rows([1.0, 2.0, 3.0])
+    mixed[1] |= {"eval_return": 2.5, "eval_success": 0.75}
+    assert is_png(draw_curves({"shm": mixed}, tmp_path / "curve.png", "TMaze"))
+    assert [(label, x) for label, x, _ in drawn if label] == [("shm, training", [100, 200, 300]), ("shm, evaluation", [200]),
+                                                              ("shm, evaluation", [200])]
+    assert [y for label, _, y in drawn if label == "shm, evaluation"] == [[2.5], [0.75]]
+    assert legends == [3]
+    draw_curves({"shm": [{"steps": 100, "episodes": 0, "eval_return": 1.0}]}, tmp_path / "curve.png", "TMaze")
+    assert legends == [3, 1]

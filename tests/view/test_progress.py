@@ -1,6 +1,7 @@
 """The live view: its numbers, and that it fits any terminal."""
 
 import contextlib
+import dataclasses
 import io
 import os
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from hadamem.runs.config import make_config
-from hadamem.view.progress import POINTS, Progress, Summary, clock, number, percent
+from hadamem.view.progress import POINTS, Progress, Summary, clock, evaluation_text, number, percent
 
 pytest.importorskip("rich")
 from rich.cells import cell_len
@@ -105,7 +106,7 @@ def test_percent():
 
 
 CONFIG = make_config(env="popgym/RepeatPreviousEasy", steps=1000)
-BUILT = SimpleNamespace(device="cpu", network=torch.nn.Linear(1000, 63), num_envs=80, steps=51)
+BUILT = SimpleNamespace(device="cpu", network=torch.nn.Linear(1000, 63), num_envs=80, steps=51, replay=None)
 
 
 def test_lines_without_a_terminal():
@@ -120,6 +121,27 @@ def test_lines_without_a_terminal():
     assert last.startswith("step 1,000 (100 %)")
     assert last.endswith("0:00 left")
     assert "\x1b" not in out.getvalue()
+
+
+EVALUATED = {"eval_return": 0.83, "eval_success": 0.91, "eval_seconds": 1.0}
+
+
+def test_lines_show_the_latest_evaluation():
+    out = io.StringIO()
+    with Progress(CONFIG, "", out, every=0.0) as progress:
+        progress(row(1))
+        progress(row(2, **EVALUATED))
+        progress(row(3))
+        progress(row(4, eval_return=0.5))
+    texts = [line.partition(", entropy")[0].partition("return 0.500")[2] for line in out.getvalue().splitlines()]
+    assert texts == ["", *[", eval 0.830 (success 91 %) at 200 steps"] * 2, ", eval 0.500 at 400 steps"]
+
+
+@pytest.mark.parametrize(("width", "text"), [(None, "0.830 (success 91 %) at 40,000 steps"), (36, "0.830 (success 91 %) at 40,000 steps"),
+                                             (35, "0.830 (success 91 %) at 40k"), (26, "0.830 (91 %) at 40k"), (18, "0.830 (91 %)"),
+                                             (11, "0.830")])
+def test_an_evaluation_in_words(width, text):
+    assert evaluation_text({"steps": 40_000, **EVALUATED}, width) == text
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -176,6 +198,20 @@ def test_the_contents_of_the_panel():
     assert "1 updates were not finite" in "\n".join(draw(progress, 80))
 
 
+@pytest.mark.parametrize("width", [30, 40, 50, 64, 66, 80, 120])
+def test_the_panel_with_evaluations_fits_and_keeps_its_size(width):
+    progress, heights = Progress(dataclasses.replace(CONFIG, eval_every=100), "runs/x", io.StringIO(), live=True), set()
+    progress.built(BUILT)
+    for i in range(1, 5):
+        progress(row(i, success=0.5, **(EVALUATED if i == 3 else {})))
+        lines = draw(progress, width)
+        heights.add(len(lines))
+        assert {cell_len(line) for line in lines} == {min(width - 2, 92)}
+        assert any("│ eval       0.830" in line for line in lines) == (i >= 3)
+    assert heights == {12 if width >= 66 else 18}
+    assert any("evaluation 11 % of the time" in line for line in lines) == (width > 30)      # 1 of 9 s
+
+
 def test_the_panel_on_an_old_terminal():
     progress = Progress(CONFIG, "runs/x", io.StringIO(), live=True)
     for i in range(1, 6):
@@ -199,3 +235,10 @@ def test_a_run_that_cannot_be_built_draws_nothing():
     with pytest.raises(ValueError, match="unknown"), Progress(CONFIG, "runs/x", out, live=True):
         raise ValueError("unknown env")
     assert "steps" not in out.getvalue()
+
+
+def test_the_first_line_says_how_large_the_replay_is():
+    out = io.StringIO()
+    replay = SimpleNamespace(capacity=12_500, nbytes=75 << 20)
+    Progress(make_config("visualmatch-250"), stream=out, live=False).built(SimpleNamespace(**{**vars(BUILT), "replay": replay}))
+    assert "replay of 1,000,000 steps (75.0 MiB)" in out.getvalue()

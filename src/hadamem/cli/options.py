@@ -10,7 +10,8 @@ from ..runs.settings import ALIASES, Setting, Table, parse_value
 
 INTERNAL = ("command", "parser", "debug")   # set by the command line itself, not settings of a command
 RESERVED = ("name", "out", "resume", "config", "set", "plain", "seeds", "jobs", "debug", "help")      # options of `train` itself
-PAIRS = {"env_options": "--env-option", "network.memory_options": "--memory-option"}
+PAIRS = {"env_options": "--env-option", "eval_env_options": "--eval-env-option", "network.memory_options": "--memory-option",
+         "network.actor_memory_options": "--actor-memory-option"}
 
 
 class NameValue(argparse.Action):
@@ -44,13 +45,16 @@ def add_setting(add: Callable[..., Any], setting: Setting, table: Table, help: s
     if setting.kind is dict:
         how |= {"action": NameValue, "metavar": "NAME=VALUE"}
     else:
-        metavar = {int: "N", float: "X", bool: "BOOL", tuple: "NAME,NAME"}.get(setting.kind, "NAME")
+        metavar = {int: "N", float: "X", bool: "BOOL", tuple: "N,N" if setting.item is int else "NAME,NAME"}.get(setting.kind, "NAME")
         how |= {"type": _parser(setting), "metavar": metavar, **({"nargs": "?", "const": True} if setting.kind is bool else {})}
     shown = [flag for flag in flags if "." not in flag] or flags
     add(*shown, help=help.replace("%", "%%"), **how)
     for flag in flags:
         if flag not in shown:
             add(flag, help=argparse.SUPPRESS, **how)      # --ppo.gamma works as well, and would only fill the help
+    if setting.kind is bool:                              # so does --no-compile
+        off = {"dest": setting.name, "default": argparse.SUPPRESS, "action": "store_const", "const": False}
+        add(*(f"--no-{flag[2:]}" for flag in flags), help=argparse.SUPPRESS, **off)
 
 
 def parse_assignments(texts: list[str], table: Table) -> dict[str, Any]:

@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
         raise WorkError(f"{one_line(error)}; `hadamem train --resume --out {place}` continues from the last checkpoint") from error
     done = bool(run.metrics) and run.metrics[-1]["steps"] >= config.total_steps
     print_table([
-        ("run", str(place)), ("curve", _draw(run)), ("evaluate", f"hadamem eval {place}"), ("watch", f"hadamem watch {place}"),
+        ("run", str(place)), *_evaluations(run), ("curve", _draw(run)),
+        ("evaluate", f"hadamem eval {place}"), ("watch", f"hadamem watch {place}"),
         *([] if done else [("resume", f"hadamem train --resume --out {place}")]),
     ], indent=2)
     return 0 if done else 130
@@ -144,7 +145,8 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
     if file is not None and "preset" in given and saved.get("preset", given["preset"]) != given["preset"]:
         raise ValueError(f"--preset {given['preset']} does not go with {file}, whose settings come from {saved['preset']!r}; leave one out")
     values = override(saved, given)
-    if "env" not in values:
+    preset = PRESETS.get(values.get("preset", "default"))
+    if "env" not in values and (preset is None or "env" not in preset.settings):
         raise ValueError("--env is missing: name what to train on, e.g. --env popgym/RepeatPreviousEasy; `hadamem list envs` lists them")
     return make_config(values.pop("preset", "default"), **values)
 
@@ -186,6 +188,16 @@ def default_name(config: TrainConfig) -> str:
     return f"{env}{agent}-{config.network.memory.rpartition(':')[2]}-{config.seed}"
 
 
+def _evaluations(run: Any) -> list[tuple[str, str]]:
+    """A line with the latest and the best evaluation while training, if there was one."""
+    from ..view.progress import evaluation_text, number
+
+    found = run.summary()
+    if "eval_return" not in found:
+        return []
+    return [("evaluation", f"{evaluation_text({**found, 'steps': found['eval_steps']})}, best {number(found['best_eval_return'])}")]
+
+
 def _draw(run: Any) -> str:
     """Draw the learning curve. Returns its path, or why there is none."""
     try:
@@ -209,8 +221,8 @@ def _check_complete(place: Path) -> None:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join(value) or "none"
+    if isinstance(value, (tuple, dict)):
+        return ",".join(map(str, value)) or "none"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 

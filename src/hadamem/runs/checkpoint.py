@@ -120,8 +120,7 @@ class Checkpoints:
         write(target, tensors, {**about, "iteration": iteration, **({"chunks": seals} if seals else {})})
         for old in list(self.paths())[self.keep:]:
             shutil.rmtree(old, ignore_errors=True)
-        if chunked is not None:
-            self._drop_chunks()
+        self._drop_chunks()
         return target
 
     def paths(self) -> Iterator[Path]:
@@ -160,11 +159,12 @@ class Checkpoints:
         for kind in ("new", "old"):
             for path in self.folder.glob(f".*.{kind}-*"):
                 shutil.rmtree(path, ignore_errors=True)
-        if self.chunks.folder.is_dir():
-            self._drop_chunks()
+        self._drop_chunks()
 
     def _drop_chunks(self) -> None:
         """Delete chunks that no checkpoint names. If one cannot be read, nothing is deleted."""
+        if not self.chunks.folder.is_dir():
+            return
         named: set[str] = set()
         for path in self.paths():
             try:

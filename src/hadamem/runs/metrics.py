@@ -11,7 +11,7 @@ from typing import Any
 
 from .files import sync_folder, write_text
 
-TIMES = ("seconds", "rollout_seconds", "update_seconds", "elapsed")      # these differ between otherwise identical runs
+TIMES = ("seconds", "rollout_seconds", "update_seconds", "eval_seconds", "elapsed")      # these differ between otherwise identical runs
 
 
 class MetricsLog:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
+from torch import Tensor
 
 from .. import envs
 from ..envs.base import positive
@@ -106,8 +108,12 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
         make: Any = envs.make if isinstance(env, str) else envs.adapt
         env = make(env, num_envs=min(episodes, MAX_ENVS), device=policy.device, **(env_options or {}))
     try:
+        check_env(policy, env)
         with _max_episode_steps(env, max_steps):
-            return _play(policy, env, episodes, seed, deterministic, max_steps, report)
+            steps = _play(policy, env, seed, deterministic)
+            if _fixed_length(env):
+                return _count_fixed(steps, env, episodes, report)
+            return _count(steps, env.num_envs, episodes, max_steps, report)
     finally:
         if made:
             env.close()
@@ -116,6 +122,13 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
 def check_seed(seed: int) -> None:
     if not 0 <= seed < FIRST_SEED:
         raise ValueError(f"seed must be in 0 .. 2**30 - 1, got {seed}")
+
+
+def check_env(policy: Any, env: Any) -> None:
+    """Raise a ValueError if a policy cannot be evaluated on a batched env."""
+    check_fit(policy, env)
+    if env.unwrapped.autoreset_mode is AutoresetMode.DISABLED:
+        raise ValueError("env must reset itself, got autoreset_mode='disabled'; make it with autoreset_mode='same_step'")
 
 
 def check_fit(policy: Any, env: Any) -> None:
@@ -165,40 +178,91 @@ def _max_episode_steps(env: Any, max_steps: int | None) -> Iterator[None]:
         inner.max_episode_steps = before
 
 
-def _play(policy: Any, env: Any, episodes: int, seed: int, deterministic: bool, max_steps: int | None,
-          report: Callable[[int], None] | None) -> Evaluation:
-    n = env.num_envs
-    check_fit(policy, env)
-    if env.unwrapped.autoreset_mode is AutoresetMode.DISABLED:
-        raise ValueError("env must reset itself, got autoreset_mode='disabled'; make it with autoreset_mode='same_step'")
-    quota = np.array([episodes // n + (i < episodes % n) for i in range(n)])
+class _Step(NamedTuple):
+    """What one step of all envs gave. Tensors [N] on the env's device."""
+
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    first: Tensor              # the next observation opens an episode
+    info: dict[str, Any]
+
+
+def _play(policy: Any, env: Any, seed: int, deterministic: bool) -> Iterator[_Step]:
+    """Play the episodes of evaluation `seed`, without end."""
+    generator = torch.Generator(policy.device).manual_seed(seed)
+    obs, info = reset_for_evaluation(env, policy, seed)
+    state, first = policy.initial_state(env.num_envs, generator), torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
+    reward = torch.zeros(env.num_envs, device=env.device)
+    while True:
+        more = {"reward": reward} if getattr(policy, "sees_reward", False) else {}
+        action, state = policy.act(obs, state, first, deterministic, mask=info.get("action_mask"), generator=generator, **more)
+        obs, reward, terminated, truncated, info = env.step(action)
+        first = env.unwrapped.started.clone()
+        yield _Step(reward, terminated, truncated, first, info)
+
+
+def _quota(episodes: int, n: int) -> np.ndarray:
+    """How many episodes each of n envs plays."""
+    return np.array([episodes // n + (i < episodes % n) for i in range(n)])
+
+
+def _fixed_length(env: Any) -> bool:
+    """Whether all episodes are known to have `episode_steps` steps, one directly after the other."""
+    inner = env.unwrapped
+    return inner.fixed_length and inner.episode_steps is not None and inner.max_episode_steps is None \
+        and inner.autoreset_mode is AutoresetMode.SAME_STEP
+
+
+def _count_fixed(steps: Iterator[_Step], env: Any, episodes: int, report: Callable[[int], None] | None) -> Evaluation:
+    """The result of `episodes` episodes that all have the same length. Nothing waits for a GPU before the end."""
+    n, length = env.num_envs, env.unwrapped.episode_steps
+    quota = _quota(episodes, n)
+    returns, successes = list[Tensor](), list[Tensor]()          # [N], of each round of episodes
+    for played in range(1, int(quota.max()) + 1):
+        total, won = torch.zeros(n, dtype=torch.float64, device=env.device), None
+        for step in itertools.islice(steps, length):
+            total = total + step.reward
+            won = step.info.get("success")
+        returns.append(total)
+        if won is not None:
+            successes.append(won)
+        if report is not None:
+            report(min(episodes, played * n))
+
+    def counted(rounds: list[Tensor]) -> tuple[Any, ...]:
+        values = torch.stack(rounds, 1).tolist()                 # [N][rounds]
+        return tuple(value for row, count in zip(values, quota, strict=True) for value in row[:count])
+
+    return Evaluation(counted(returns), (length,) * episodes, counted(successes) if successes else None)
+
+
+def _count(steps: Iterator[_Step], n: int, episodes: int, max_steps: int | None, report: Callable[[int], None] | None) -> Evaluation:
+    """The result of `episodes` episodes of any lengths."""
+    quota = _quota(episodes, n)
     results: list[list[tuple[float, int, bool]]] = [[] for _ in range(n)]
     total, length = np.zeros(n), np.zeros(n, dtype=np.int64)
     has_success = False
-    generator = torch.Generator(policy.device).manual_seed(seed)
-    obs, info = reset_for_evaluation(env, policy, seed)
-    state, reset = policy.initial_state(n, generator), torch.ones(n, dtype=torch.bool, device=env.device)
     finished = num_truncated = 0
     warn_at = math.inf if max_steps is not None else time.monotonic() + WARN_AFTER
     while finished < episodes:
-        action, state = policy.act(obs, state, reset, deterministic, mask=info.get("action_mask"), generator=generator)
-        obs, reward, terminated, truncated, info = env.step(action)
-        done = (terminated | truncated).cpu().numpy()
-        reset = env.unwrapped.started.clone()
-        counts = done | ~reset.cpu().numpy()             # in next-step mode, the step that only resets belongs to no episode
-        total += np.where(counts, reward.cpu().numpy(), 0.0)
+        step = next(steps)
+        done = (step.terminated | step.truncated).cpu().numpy()
+        counts = done | ~step.first.cpu().numpy()        # in next-step mode, the step that only resets belongs to no episode
+        total += np.where(counts, step.reward.cpu().numpy(), 0.0)
         length += counts
         if not done.any():
             if time.monotonic() >= warn_at:
                 warn_at = math.inf
                 warnings.warn(f"hadamem: no episode has ended for {WARN_AFTER:.0f} s (the longest has {length.max():,} steps); if episodes "
-                              "may never end, set max_steps (hadamem eval --max-steps N)", RuntimeWarning, stacklevel=3)
+                              "may never end, set max_steps (hadamem eval --max-steps N), or while training the env's max_episode_steps "
+                              "(--eval-env-option max_episode_steps=N)", RuntimeWarning, stacklevel=3)
             continue
         warn_at = max(warn_at, time.monotonic() + WARN_AFTER)
-        success = info.get("success")
+        success = step.info.get("success")
         has_success |= success is not None
         won = np.zeros(n, dtype=bool) if success is None else success.cpu().numpy()
-        natural_end = terminated.cpu().numpy()
+        natural_end = step.terminated.cpu().numpy()
         before = finished
         for i in np.flatnonzero(done):
             if len(results[i]) < quota[i]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -123,7 +124,7 @@ def _start(job: Job, configs: Mapping[str, TrainConfig], config_folder: Path) ->
 def _assignments(config: TrainConfig) -> list[str]:
     """The settings that may change on resume, as arguments of `--set`. The preset only names where the others come from."""
     values = {name: getattr(config, name) for name in FREE if name != "preset"}
-    return [f"{name}={','.join(value) if isinstance(value, tuple) else value}" for name, value in values.items()]
+    return [f"{name}={','.join(x) if isinstance(x, tuple) else json.dumps(x) if isinstance(x, dict) else x}" for name, x in values.items()]
 
 
 def _last_error(job: Job) -> str:

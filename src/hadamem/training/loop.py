@@ -24,6 +24,7 @@ from ..runs.logs import Logs
 from ..runs.metrics import MetricsLog, cut_back
 from ..runs.spaces import build_space
 from .evaluate import check_fit
+from .evaluating import Evaluator, check_possible
 from .policy import Policy
 from .run import Run
 from .trainer import Trainer
@@ -58,12 +59,16 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
         if disk is not None and is_run(disk.path):
             check_same(load_config(disk.path), config, disk.path)
         stack.enter_context(_threads(config.threads))
+        check_possible(config, env)
         trainer = Trainer(config, env)
         stack.callback(trainer.close)
         if config.total_steps < trainer.batch:
             raise ValueError(f"total_steps ({config.total_steps}) is less than one iteration ({trainer.batch}: {trainer.num_envs} envs x "
                              f"{trainer.steps} steps); raise total_steps, or lower num_envs, num_steps or steps_per_iteration")
-        session = _Session(trainer, disk, say)
+        evaluator = Evaluator(trainer, env) if config.eval_every else None
+        if evaluator is not None:
+            stack.callback(evaluator.close)
+        session = _Session(trainer, disk, say, evaluator)
         stack.callback(session.close)
         session.begin(resume)
         stop = stack.enter_context(_Signals(stopping))
@@ -105,8 +110,8 @@ def _threads(count: int) -> Iterator[None]:
 class _Session:
     """One process's part of a run: the trainer, and everything that is written. disk None: nothing is."""
 
-    def __init__(self, trainer: Trainer, disk: RunFolder | None, say: Callable[[str], None]):
-        self.trainer, self.disk, self.say = trainer, disk, say
+    def __init__(self, trainer: Trainer, disk: RunFolder | None, say: Callable[[str], None], evaluator: Evaluator | None = None):
+        self.trainer, self.disk, self.say, self.evaluator = trainer, disk, say, evaluator
         self.checkpoints = None if disk is None else disk.checkpoints(trainer.config.keep_checkpoints)
         self.policy: dict[str, Any] = {}     # `Policy.describe`, for checkpoints
         self.log = MetricsLog()
@@ -115,6 +120,7 @@ class _Session:
         self.start, self.last_save = time.monotonic(), float("-inf")      # so the first iteration is saved
         self.saved = -1                      # the iteration of the newest checkpoint
         self.skipped = 0                     # updates in a row that were not finite
+        self.bad_steps = 0                   # steps that were not finite, when the user was told of them
 
     def begin(self, resume: bool) -> None:
         """Restore the newest checkpoint if there is one, and write the first files."""
@@ -137,9 +143,7 @@ class _Session:
         """Iterate to the end, or until `should_stop`. Returns the status. Time decides only when checkpoints are written."""
         trainer, config = self.trainer, self.trainer.config
         while not trainer.done:
-            row = {**trainer.iteration(), "elapsed": self.before + time.monotonic() - self.start}
-            with self._writing():
-                row = self.log.add(row)
+            row = self._iteration()
             if self.logs is not None:
                 self.logs.add(row)
             try:
@@ -149,6 +153,7 @@ class _Session:
                 self.save()                  # an error of the caller must not cost the finished iteration
                 raise
             self._check_finite(row)
+            self._tell_bad_steps(row)
             if should_stop() and not trainer.done:
                 self.save()
                 return "interrupted"
@@ -165,7 +170,7 @@ class _Session:
         about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy}
         with self._writing():
             self.log.sync()                  # rows first, so that they are never behind the checkpoint
-            self.checkpoints.write(trainer.iterations, trainer.get_state(), about, trainer.replay)
+            self.checkpoints.write(trainer.iterations, trainer.get_state(), about, trainer.replay if trainer.config.save_replay else None)
         self.saved, self.last_save = trainer.iterations, time.monotonic()
 
     def save_after_env_error(self) -> None:
@@ -185,6 +190,18 @@ class _Session:
         self.log.close()
 
     # --- internals -------------------------------------------------------------------------------------------------
+
+    def _iteration(self) -> dict[str, Any]:
+        """One iteration, evaluated if that is due. Its row is written even if the evaluation fails, since a checkpoint may follow."""
+        before = self.trainer.env_steps
+        row: dict[str, Any] = self.trainer.iteration()
+        try:
+            if self.evaluator is not None and self.evaluator.due(before):
+                row |= self.evaluator.evaluate()
+        finally:
+            with self._writing():
+                row = self.log.add({**row, "elapsed": self.before + time.monotonic() - self.start})
+        return row
 
     def _restore(self, disk: RunFolder) -> None:
         trainer, config = self.trainer, self.trainer.config
@@ -207,8 +224,18 @@ class _Session:
                              "be less")
         trainer.set_state(found.tensors)
         self.saved = trainer.iterations
+        if trainer.replay is not None:
+            self.bad_steps = int(trainer.replay.bad)
+            if not trainer.replay.added:
+                self.say(f"the checkpoint holds no replay (save_replay was off): it starts empty at iteration {trainer.iterations}")
         if not trainer.env.unwrapped.restorable:
             self.say(f"{config.env} cannot be restored: its episodes restart at iteration {trainer.iterations}")
+
+    def _tell_bad_steps(self, row: dict[str, Any]) -> None:
+        """Say once that an env gave numbers that are not finite."""
+        if row.get("bad_steps", 0) and not self.bad_steps:
+            self.bad_steps = round(row["bad_steps"])
+            self.say(f"{self.bad_steps} steps had observations or rewards that are not finite; they are kept as zeros and not learned from")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -46,7 +46,10 @@ class Run:
         return [] if self.folder is None else read_rows(self.folder / EVALUATIONS)
 
     def summary(self) -> dict[str, Any]:
-        """Plain values: what ran, how far, how fast, and mean return and success of the last 10 iterations in which episodes ended."""
+        """Plain values: what ran, how far, how fast, and mean return and success of the last 10 iterations in which episodes ended.
+
+        If the run was evaluated while training: return and success of the latest evaluation, after `eval_steps` steps, and the best return.
+        """
         rows = self.metrics
         last = rows[-1] if rows else {}
         found: dict[str, Any] = {
@@ -63,6 +66,11 @@ class Run:
                 found[name] = sum(row[name] * row["episodes"] for row in counted) / sum(row["episodes"] for row in counted)
         if ended:
             found["best_return"] = max(row["return"] for row in ended)      # of an iteration
+        evaluated = [row for row in rows if "eval_return" in row]
+        if evaluated:
+            latest = evaluated[-1]
+            found |= {name: latest[name] for name in ("eval_return", "eval_success") if name in latest}
+            found |= {"best_eval_return": max(row["eval_return"] for row in evaluated), "eval_steps": latest["steps"]}
         return found
 
     def __repr__(self) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")      # colour-blind safe
 GRID, FAINT = "#e4e4e0", "#6b6b68"
 PARTS = {"return": "return", "success": "success rate"}
+FEW = 40              # evaluations; the dots of more are smaller
 SMOOTHING = 0.05      # window of the smoothed line, as a fraction of the curve
 
 Rows = Sequence[Mapping[str, Any]]
@@ -19,12 +20,13 @@ Rows = Sequence[Mapping[str, Any]]
 def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle: str = "") -> Path:
     """Write a PNG with the return over env steps and, if a run has one, the success rate below it.
 
-    runs: rows of metrics by label. Each run has a light line, as measured, and a dark one, smoothed.
+    runs: rows of metrics by label. Each run has a light line, as measured, and a dark one, smoothed; and a dashed one with dots, if it was
+    evaluated while training.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    parts = [part for part in PARTS if part == "return" or any(len(series(rows, part)[0]) for rows in runs.values())]
+    parts = [part for part in PARTS if part == "return" or any(_has(rows, part) or _has(rows, f"eval_{part}") for rows in runs.values())]
     figure = Figure(figsize=(8, 3.1 + 1.7 * len(parts)), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(parts), 1, sharex=True, squeeze=False, height_ratios=[2.0, 1.0][:len(parts)])
@@ -35,7 +37,7 @@ def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle
     bottom.xaxis.set_major_formatter(lambda x, _: short(x))
     top.set_title(title, loc="left", fontsize=14, fontweight="bold", pad=26 if subtitle else 10)
     top.annotate(subtitle, (0, 1), xytext=(0, 9), xycoords="axes fraction", textcoords="offset points", fontsize=11, color=FAINT)
-    if len(runs) > 1 and top.lines:
+    if top.lines and (len(runs) > 1 or any(_has(rows, "eval_return") for rows in runs.values())):
         top.legend(loc="best", frameon=False, fontsize=11)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,15 +80,28 @@ def short(x: float) -> str:
     return f"{x:.4g}"
 
 
+def _has(rows: Rows, name: str) -> bool:
+    return len(series(rows, name)[0]) > 0
+
+
+def _darker(colour: str) -> str:
+    """A colour "#rrggbb" at half its brightness."""
+    return "#" + "".join(f"{int(colour[i:i + 2], 16) // 2:02x}" for i in (1, 3, 5))
+
+
 def _draw_part(ax: Any, runs: Mapping[str, Rows], part: str) -> None:
     for i, (label, rows) in enumerate(runs.items()):
+        colour, evaluated = COLOURS[i % len(COLOURS)], _has(rows, f"eval_{part}")
         steps, values = series(rows, part)
-        if not len(steps):
-            continue
-        colour = COLOURS[i % len(COLOURS)]
-        marker = "o" if len(steps) < 3 else None      # a line through one point is invisible
-        ax.plot(steps, values, color=colour, alpha=0.25, linewidth=1.0, marker=marker)
-        ax.plot(steps, smooth(values), color=colour, linewidth=2.2, label=label)
+        if len(steps):
+            marker = "o" if len(steps) < 3 else None      # a line through one point is invisible
+            ax.plot(steps, values, color=colour, alpha=0.25, linewidth=1.0, marker=marker)
+            ax.plot(steps, smooth(values), color=colour, linewidth=2.2, label=f"{label}, training" if evaluated else label)
+        if evaluated:
+            steps, values = series(rows, f"eval_{part}")
+            size = 5.0 if len(steps) <= FEW else 2.5
+            ax.plot(steps, values, color=_darker(colour), linewidth=1.4, linestyle="--", marker="o", markersize=size,
+                    label=f"{label}, evaluation")
     ax.set_ylabel(PARTS[part], fontsize=12)
     if part == "success":
         ax.set_ylim(-0.03, 1.03)

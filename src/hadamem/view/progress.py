@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -20,6 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from ..devices import size_text
 from ..runs.config import TrainConfig
 from .curves import short
 
@@ -38,7 +39,8 @@ class Summary:
         self.clock, self.start = clock, clock()
         self.row: dict[str, Any] = {}
         self.skipped = 0.0
-        self.seconds = {"rollout": 0.0, "update": 0.0}
+        self.evaluation: dict[str, Any] | None = None                # the last row with an evaluation
+        self.seconds = {"rollout": 0.0, "update": 0.0, "eval": 0.0}
         self.times: deque[tuple[float, float]] = deque()             # (time, steps) of the last rows
         self.recent: deque[dict[str, Any]] = deque()                 # the last rows with finished episodes
         self.curve: list[tuple[float, int]] = []                     # (mean return, number of rows)
@@ -54,6 +56,8 @@ class Summary:
         while len(self.times) > 2 and self.times[1][0] < now - WINDOW:
             self.times.popleft()
         self.row = row
+        if "eval_return" in row:
+            self.evaluation = row
         self.skipped += row.get("skipped", 0.0)
         for name in self.seconds:
             self.seconds[name] += row.get(f"{name}_seconds", 0.0)
@@ -87,7 +91,7 @@ class Summary:
         return (s1 - s0) / max(t1 - t0, 1e-9)
 
     def time_share(self, name: str) -> float:
-        """Share of the time spent in "rollout" or "update"."""
+        """Share of the time spent in "rollout", "update" or "eval"."""
         return self.seconds[name] / max(sum(self.seconds.values()), 1e-9)
 
     def seconds_left(self, steps: int) -> float | None:
@@ -147,6 +151,8 @@ class Progress:
         """Show device, parameters and envs of the run; for `train(built=...)`."""
         parameters = sum(p.numel() for p in trainer.network.parameters())
         self.facts = f"{trainer.device}, {parameters:,} parameters, {trainer.num_envs} envs x {trainer.steps} steps"
+        if trainer.replay is not None:
+            self.facts += f", replay of {trainer.replay.capacity * trainer.num_envs:,} steps ({size_text(trainer.replay.nbytes)})"
         if self.live:
             self._stop()
             self._panel = Live(self, console=self.console, refresh_per_second=4, vertical_overflow="crop")
@@ -215,6 +221,8 @@ class Progress:
         parts = [f"step {row['steps']:,} ({self._percent()})", f"return {number(tally.mean('return'))}"]
         if tally.mean("success") is not None:
             parts.append(f"success {percent(tally.mean('success'))}")
+        if tally.evaluation is not None:
+            parts.append(f"eval {evaluation_text(tally.evaluation)}")
         parts += [f"{label} {number(row.get(name))}" for name, label in self.shown.items()]
         if tally.skipped:
             parts.append(f"{tally.skipped:.0f} updates skipped")
@@ -281,10 +289,13 @@ class Progress:
         else:
             length = tally.mean("length")
             cells.append(("length", "-" if length is None else f"{length:.4g} steps"))
+        if self.config.eval_every:
+            cells.append(("eval", "-" if tally.evaluation is None else Text(evaluation_text(tally.evaluation, room), style="bold")))
         cells += [(label, number(row.get(name))) for name, label in self.shown.items()]
+        parts = {"rollout": "rollout", "update": "update"} | ({"eval": "evaluation"} if self.config.eval_every else {})
         cells += [
             ("speed", "-" if tally.rate is None else f"{tally.rate:,.0f} steps/s"),
-            *((name, percent(tally.time_share(name)) + " of the time") for name in ("rollout", "update")),
+            *((label, percent(tally.time_share(name)) + " of the time") for name, label in parts.items()),
             ("elapsed", clock(tally.clock() - tally.start)), ("left", clock(tally.seconds_left(self.config.total_steps) if row else None)),
         ]
         table = Table.grid(padding=(0, 1, 0, 0))
@@ -301,6 +312,14 @@ class Progress:
             outer.add_row(Text(self.facts, style="dim", overflow="ellipsis", no_wrap=True))
             return outer
         return table
+
+
+def evaluation_text(row: Mapping[str, Any], width: int | None = None) -> str:
+    """"0.830 (success 91 %) at 40,000 steps" of a row with an evaluation, or as much of it as fits into `width` characters."""
+    value, won, steps = number(row["eval_return"]), row.get("eval_success"), row["steps"]
+    full, brief = (value, value) if won is None else (f"{value} (success {percent(won)})", f"{value} ({percent(won)})")
+    texts = (f"{full} at {steps:,} steps", f"{full} at {short(steps)}", f"{brief} at {short(steps)}", brief)
+    return next((text for text in texts if width is None or len(text) <= width), value)
 
 
 def number(x: float | None) -> str:

@@ -63,12 +63,13 @@ def _episode(policy: Any, env: Any, start: tuple[Any, dict[str, Any]], determini
     obs, info = start
     state, reset = policy.initial_state(1, generator), True
     names = env.action_names()
-    total, done, steps = 0.0, False, 0
+    total, done, steps, paid = 0.0, False, 0, None
     while not done and steps < max_steps:
         seen = view()
-        action, state = policy.act(obs, state, reset, deterministic, mask=info.get("action_mask"), generator=generator)
+        action, state = policy.act(obs, state, reset, deterministic, mask=info.get("action_mask"), generator=generator,
+                                   **({"reward": paid} if getattr(policy, "sees_reward", False) else {}))
         obs, reward, terminated, truncated, info = env.step(action)
-        total, steps = total + float(reward[0]), steps + 1
+        total, steps, paid = total + float(reward[0]), steps + 1, reward
         reset = False
         done = bool(terminated[0] | truncated[0])
         label = _action_text(action[0], env.single_action_space, names)

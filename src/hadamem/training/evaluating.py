@@ -1,0 +1,87 @@
+"""Evaluation while training: when it is due, on which episodes, and in an env of its own. Nothing of the training changes through it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .. import envs
+from .evaluate import check_env, evaluate
+from .policy import Policy
+from .trainer import Trainer
+
+COPIES, FOREIGN_COPIES = 256, 8      # of the env, at most; every Gymnasium env takes a process's time and memory
+FIRST_SEED = 1 << 29                 # `hadamem eval` has small seeds, and so other episodes
+NUM_SEEDS = 1 << 20
+
+
+class Evaluator:
+    """Evaluates a trainer's policy every `eval_every` env steps. Close it at the end."""
+
+    def __init__(self, trainer: Trainer, env: Any = None):
+        """env: as it was given to the trainer: None, or a callable that makes a Gymnasium env."""
+        self.trainer, self.config = trainer, trainer.config
+        self.policy = Policy.of(trainer)
+        self.env = self._make(env)
+        try:
+            check_env(self.policy, self.env)
+        except BaseException:
+            self.close()
+            raise
+
+    def due(self, before: int) -> bool:
+        """Whether the last iteration, which began at env step `before`, passed a multiple of `eval_every` or was the last one."""
+        every, trainer = self.config.eval_every, self.trainer
+        return trainer.done or trainer.env_steps // every > before // every
+
+    def evaluate(self) -> dict[str, float]:
+        """Play the episodes of this iteration: entries for its row of metrics."""
+        start = time.perf_counter()
+        # Seeds lie `COPIES` apart, since copy i of a Gymnasium env gets seed + i.
+        seed = FIRST_SEED + self.trainer.iterations % NUM_SEEDS * COPIES
+        with _own_random_numbers(seed, self.trainer.device):
+            found = evaluate(self.policy, self.env, self.config.eval_episodes, seed, self.config.eval_deterministic)
+        length = sum(found.lengths) / found.episodes
+        row = {"eval_return": found.mean, "eval_return_std": found.std, "eval_success": found.success, "eval_length": length,
+               "eval_episodes": found.episodes, "eval_seconds": time.perf_counter() - start}
+        return {name: x for name, x in row.items() if x is not None}
+
+    def close(self) -> None:
+        """Close the env and its processes."""
+        self.env.close()
+
+    def _make(self, env: Any) -> Any:
+        config, trained = self.config, self.trainer.env.unwrapped
+        make: Any = functools.partial(envs.make, config.env) if env is None else functools.partial(envs.adapt, env)
+        options: dict[str, Any] = {**config.env_options, **config.eval_env_options}
+        if config.workers is not None and not trained.restorable:      # hadamem's tasks need no workers
+            options.setdefault("workers", config.workers)
+        copies = COPIES if trained.restorable else FOREIGN_COPIES
+        try:
+            return make(num_envs=min(config.eval_episodes, copies), device=self.trainer.device, **options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"the env for evaluations cannot be made with eval_env_options {config.eval_env_options}: {error}") from error
+
+
+def check_possible(config: Any, env: Any) -> None:
+    """Raise a ValueError if evaluations are wanted, but their env cannot be made. env: see `Trainer`."""
+    if config.eval_every and env is not None and not callable(env):
+        raise ValueError(f"eval_every is {config.eval_every}, but env exists already, and evaluations need one of their own; pass its "
+                         "name, its class or a function that makes it, or set eval_every to 0")
+
+
+@contextlib.contextmanager
+def _own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
+    """Within a `with` block torch's default generators start at `seed`; afterwards they are as before. An agent or env may use them."""
+    on_gpu = device.type == "cuda"
+    with torch.random.fork_rng(devices=[device] if on_gpu else []):
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
