@@ -26,6 +26,7 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
 
     env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (such as its class; best, since copies of it can run
     in worker processes), a batched env, or a Gymnasium vector env or env. Envs that you pass in stay open.
+    Some presets have an env of their own.
     memory: a name of `hm.list_memories()`, or "package.module:Class" of your own.
     agent: a name of `hm.agents.AGENTS` (default: "ppo"), or "package.module:Class" of your own.
     settings: any setting of a run by its name: `gamma=0.9`, `memory_size=64`. Where two sections have the name: `ppo__gamma=0.9`, or
@@ -48,7 +49,7 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
             agent = trained
         elif env is None:
             raise ValueError(f"there is no run in {out} to resume")
-    elif env is None:
+    elif env is None and (preset not in PRESETS or "env" not in PRESETS[preset].settings):
         raise ValueError("env is missing: pass a name of hm.envs.list_envs(), a Gymnasium id, or a callable that makes an env")
     given = {**settings, **({} if memory is None else {"memory": memory}), **({} if agent is None else {"agent": agent})}
     agent = agent or (PRESETS[preset].agent if preset in PRESETS else DEFAULT_AGENT)
@@ -78,8 +79,10 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
 
 def _single_env(table: Table, agent: str) -> dict[str, Any]:
     """Settings for a single env, which cannot be copied: longer rollouts, and no splitting by envs."""
-    divisor = find_agent(agent).envs_divisible_by
-    return {"num_steps": 1024, **({} if divisor is None else {table.find(divisor).name: 1})}
+    kind = find_agent(agent)
+    if kind.rollout_steps is not None:      # they may be as short as the agent likes
+        return {}
+    return {"num_steps": 1024, **({} if kind.envs_divisible_by is None else {table.find(kind.envs_divisible_by).name: 1})}
 
 
 def _batched(env: Any, device: str) -> Any:

@@ -1,6 +1,9 @@
-"""Devices by name."""
+"""Devices by name, and their free memory."""
 
 from __future__ import annotations
+
+import contextlib
+from pathlib import Path
 
 import torch
 
@@ -15,3 +18,24 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {name!r} cannot be used here: {' '.join(str(error).split())[:200]}") from error
     return device
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can still be allocated; None if the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    found = []
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with contextlib.suppress(OSError, ValueError):      # a container's own limit, if it has one
+        group = Path("/sys/fs/cgroup")
+        cache = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        used = int((group / "memory.current").read_text()) - int(cache.get("inactive_file", 0))      # without what can be dropped
+        found.append(int((group / "memory.max").read_text()) - used)
+    return min(found) if found and device.type == "cpu" else None
+
+
+def size_text(n: int) -> str:
+    """A number of bytes as people read it."""
+    return f"{n / 2**30:.1f} GiB" if n >= 2**30 else f"{n / 2**20:.1f} MiB"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from hadamem.agents import Acted, Agent, make_actions
+from hadamem.agents import Acted, Agent, ReplaySpec, make_actions
 from hadamem.agents.networks import Trunk
 from hadamem.agents.optimizers import Adam
 
@@ -18,6 +18,7 @@ class QConfig:
     learning_rate: float = 1e-3
     gamma: float = 0.9
     replay_size: int = 1024          # env steps
+    sequence_length: int | None = None
     batch_size: int = 16             # sequences per update
     num_updates: int = 2             # per iteration
     epsilon: float = 0.1             # share of random actions
@@ -40,7 +41,6 @@ class QLearning(Agent):
     Config = QConfig
     section = "q"
     shown = {"q": "Q"}      # noqa: RUF012
-    records_next_obs = True
     saved = ("network", "target", "adam")
 
     def __init__(self, spec, device="cpu"):
@@ -50,8 +50,8 @@ class QLearning(Agent):
         self.adam = Adam(self.network, self.config.learning_rate)
 
     @property
-    def replay_size(self):
-        return self.config.replay_size
+    def replay(self):
+        return ReplaySpec(self.config.replay_size, self.config.sequence_length)
 
     def act(self, features, state, first, mask=None, noise=None):
         y, state = self.network.trunk.step(features, state, first)
@@ -63,15 +63,16 @@ class QLearning(Agent):
         return Acted(torch.where(torch.sigmoid(noise[:, :1]) < self.config.epsilon, random, greedy), state, {})
 
     def learn(self, source, progress, generator):
+        if not len(source):      # fewer steps than a sequence has
+            return {"q": torch.tensor(torch.nan), "loss": torch.tensor(torch.nan)}
         for _ in range(self.config.num_updates):
             batch = source.take(source.choose(self.config.batch_size, generator).to(self.adam.rate.device))
             features = batch.features()
-            q = self.network.head(self.network.trunk(features, batch.state, batch.first)[0]).gather(-1, batch.action)[..., 0]
+            q = self.network.head(self.network.trunk(features, batch.state, batch.first)[0][:, :-1]).gather(-1, batch.action)[..., 0]
             with torch.no_grad():
-                later = self.target.head(self.target.trunk(features, batch.state, batch.first)[0]).amax(-1)
-                after = torch.where(batch.done[:, :-1], 0.0, later[:, 1:])
-                target = batch.reward[:, :-1] + self.config.gamma * after
-            loss = (q[:, :-1] - target).square().mean()
+                later = self.target.head(self.target.trunk(features, batch.state, batch.first)[0][:, 1:]).amax(-1)
+                target = batch.reward + self.config.gamma * torch.where(batch.terminal, 0.0, later)
+            loss = (q - target)[batch.valid].square().mean()
             self.adam.zero_grad()
             loss.backward()
             self.adam.step()

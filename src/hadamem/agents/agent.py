@@ -1,4 +1,4 @@
-"""What an algorithm must provide: `Agent`. And what it is given to learn from: `Rollout`.
+"""What an algorithm must provide: `Agent`. And what it is given to learn from: `Rollout`, or `Sequences` from a replay.
 
 The trainer, the collector, checkpoints, policies, the progress view, the settings and the command line know agents by this file alone.
 To add an algorithm, write a subclass of `Agent` with a settings dataclass and add one line to the table `AGENTS` of this package (or call
@@ -35,6 +35,16 @@ class AgentSpec(NamedTuple):
     network: Any                         # an instance of the agent's `Network`
     config: Any                          # an instance of the agent's own `Config`
     images: tuple[Image, ...] = ()       # positions of images in the feature vector
+    parts: Mapping[str, tuple[tuple[int, int], ...]] = {}      # (start, stop) ranges of its parts, see `AgentInputs.parts`
+
+
+class ReplaySpec(NamedTuple):
+    """The replay that an agent learns from: it asks for one by `Agent.replay`."""
+
+    size: int                            # env steps to keep
+    length: int | None = None            # steps of a sequence; None: whole episodes where each rollout is one, else `WINDOW` steps
+    burn_in: int = 0                     # first steps of a sequence without loss; must be fewer than its length
+    stored_state: bool = True            # sequences start where rollouts did, from the network's state then; False: anywhere, afresh
 
 
 class Acted(NamedTuple):
@@ -47,10 +57,7 @@ class Acted(NamedTuple):
 
 @dataclass
 class Rollout:
-    """T steps of N envs, as recorded while acting. Every tensor has the envs first, so indexing dim 0 picks envs.
-
-    Samples from a replay have the same form: N sequences of T steps.
-    """
+    """T steps of N envs, as recorded while acting. Every tensor has the envs first, so indexing dim 0 picks envs."""
 
     obs: Any                             # tensor, tuple or dict of [N, T, ...]: as the env gave them, images as uint8
     first: Tensor                        # [N, T] bool: the step opens an episode
@@ -62,10 +69,15 @@ class Rollout:
     previous_action: Tensor              # [N, ...]: the action before step 0, as the env took it
     make_features: Callable[..., Tensor]                    # see `features`
     mask: Tensor | None = None           # [N, T, A] bool: allowed actions
-    extras: dict[str, Tensor] = field(default_factory=dict)     # [N, T, ...]: what `act` returned beside the action
+    extras: dict[str, Tensor] = field(default_factory=dict)     # [N, T, ...]: what `explore` returned beside the action
     final: dict[str, Tensor] = field(default_factory=dict)      # [N, T]: `bootstrap` of the final observation of truncated episodes, else 0
     last: dict[str, Tensor] = field(default_factory=dict)       # [N]: `bootstrap` of the observation after step T - 1
-    next_obs: Any = None                 # like obs: the observation after each step, the final one where the episode ended (on request)
+    next_mask: Tensor | None = None      # [N, A] bool: allowed actions after step T - 1
+    previous_reward: Tensor | None = None      # [N]: the reward before step 0
+    terminal: Tensor | None = None       # [N, T] bool, for a replay: nothing of value comes after the step, for the learner. The env's
+    #                                      `info["terminal"]`, else `terminated`
+    next_obs: Any = None                 # for a replay, like obs: the observation after each step, the final one where the episode
+    #                                      ended; [N, 1, ...] if each row is one episode: its final observation
     whole: bool = False                  # every row is exactly one episode, from its first step to its last
 
     @property
@@ -80,7 +92,34 @@ class Rollout:
 
     def features(self) -> Tensor:
         """The network's inputs [N, T, F]: observation, previous action and first-step flag, built by the code that acting uses."""
-        return self.make_features(self.obs, self.previous_action, self.action, self.first)
+        return self.make_features(self.obs, self.previous_action, self.action, self.first, self.previous_reward, self.reward)
+
+
+@dataclass
+class Sequences:
+    """B sequences of L steps from a replay, each followed by one more observation: L + 1 entries.
+
+    Entry t + 1 is always what came after entry t. So where an episode ended within a sequence, its final observation has an entry of its
+    own, without action or reward (`valid` is false), and the entry after it opens the next episode.
+    """
+
+    obs: Any                             # tensor, tuple or dict of [B, L + 1, ...]
+    first: Tensor                        # [B, L + 1] bool: the entry opens an episode
+    previous_action: Tensor              # [B, L + 1, ...]: the action that led to the entry, as the env took it
+    previous_reward: Tensor              # [B, L + 1]
+    action: Tensor                       # [B, L, K]
+    reward: Tensor                       # [B, L]
+    terminal: Tensor                     # [B, L] bool: see `Rollout.terminal`
+    valid: Tensor                        # [B, L] bool: a step to learn from
+    state: State                         # of the network, before entry 0
+    make_features: Callable[..., Tensor]
+    mask: Tensor | None = None           # [B, L + 1, A] bool: allowed actions
+    extras: dict[str, Tensor] = field(default_factory=dict)     # [B, L, ...]: what `explore` returned beside the action
+    whole: bool = False                  # every sequence is exactly one episode
+
+    def features(self) -> Tensor:
+        """The network's inputs [B, L + 1, F]."""
+        return self.make_features(self.obs, self.previous_action, self.first, self.previous_reward)
 
 
 class Progress(NamedTuple):
@@ -106,8 +145,21 @@ class Source(Protocol):
     def choose(self, n: int, generator: torch.Generator) -> Tensor:
         """Row numbers [n] of random sequences, on the CPU. The latest rollout: without replacement. A replay: with replacement."""
 
-    def take(self, rows: Tensor) -> Rollout:
-        """The sequences with these row numbers. Gathers from tensors that stay in place, so it can be part of a CUDA graph."""
+    def take(self, rows: Tensor) -> Any:
+        """The sequences with these row numbers: a `Rollout` of some envs; from a replay, `Sequences`.
+
+        Gathers from tensors that stay in place, so it can be part of a CUDA graph.
+        """
+
+
+class ReplaySource(Source, Protocol):
+    """A replay, as agents see it."""
+
+    steps: int                           # env steps that it holds
+    full: bool                           # new steps replace the oldest
+    length: int                          # L, the steps of a sequence
+
+    def take(self, rows: Tensor) -> Sequences: ...
 
 
 class Agent(ABC):
@@ -121,10 +173,10 @@ class Agent(ABC):
     Network: ClassVar[type[Any]] = NetworkConfig         # a frozen dataclass: the section `network`
     shown: ClassVar[Mapping[str, str]] = {}              # statistics for the progress view: name -> label
     envs_divisible_by: ClassVar[str | None] = None       # a field of Config: num_envs must be a multiple of it
-    records_next_obs: ClassVar[bool] = False             # record `Rollout.next_obs`
+    rollout_steps: ClassVar[int | None] = None           # steps per rollout if episodes differ in length; None: an episode's, or 128
     graphs: ClassVar[tuple[str, ...]] = ()               # argument-free methods that the trainer captures as CUDA graphs
     compiled: ClassVar[tuple[str, ...]] = ()             # methods that the trainer compiles with torch.compile (setting `compile`)
-    saved: ClassVar[tuple[str, ...]] = ("network",)      # attributes in a checkpoint: modules, optimizers (`Adam`) and tensors
+    saved: tuple[str, ...] = ("network",)                # attributes in a checkpoint: modules, optimizers (`Adam`) and tensors
 
     network: Any                                         # an nn.Module with initial_state(n, device, generator); saved with policies
     actions: Actions                                     # a submodule of network, so that it is trained, saved and moved with it
@@ -134,8 +186,8 @@ class Agent(ABC):
         """Draws initial weights from torch's default CPU generator, whatever the device."""
 
     @property
-    def replay_size(self) -> int | None:
-        """Env steps to keep for learning. None: learn from the latest rollout alone."""
+    def replay(self) -> ReplaySpec | None:
+        """The replay to learn from. None: learn from the latest rollout alone."""
         return None
 
     # --- acting ----------------------------------------------------------------------------------------------------

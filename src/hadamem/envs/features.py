@@ -15,6 +15,8 @@ from .spaces import Image, action_dtype, appended_space, find_images, leaves, nu
 
 PREVIOUS_ACTION = "prev_action"    # names in dict observations, as in POPGym
 FIRST_STEP = "is_t0"
+PREVIOUS_REWARD = "prev_reward"
+OBSERVATION = "observation"        # name of a part, see `AgentInputs.parts`
 
 
 class FeatureMap:
@@ -31,8 +33,10 @@ class FeatureMap:
         low, high = [], []
         self.size, self.device = 0, torch.device(device)
         self.plan: list[tuple[int, int, float] | None] = []       # for each leaf: features start:stop and their scale; None: one-hot
+        self.ranges: list[tuple[int, int]] = []           # of each leaf's features
         for _, leaf in self.leaves:
             size = spaces.utils.flatdim(leaf)
+            self.ranges.append((self.size, self.size + size))
             scale = 1 / 255 if scale_images and leaf.dtype == np.uint8 and isinstance(leaf, spaces.Box) else 1.0
             if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete)):
                 sizes = np.reshape(leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec, -1).astype(np.int64)
@@ -76,16 +80,19 @@ class FeatureMap:
 
 
 class AgentInputs:
-    """The features that `wrap(env)` makes, without an env: the caller gives the previous action and the first-step flag.
+    """The features that `wrap(env)` makes, without an env: the caller gives the previous action, the first-step flag and, with
+    previous_reward, the reward of the previous step.
 
     Does the same as the wrappers `PreviousAction`, `FirstStep` and `Features`, bit for bit, and keeps no state between calls. Plain tensor
     ops that never wait for a GPU, so calls can be captured in CUDA graphs.
     """
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *, previous_action: bool = True,
-                 first_step: bool = True, scale_images: bool = False, device: torch.device | str = "cpu"):
+                 first_step: bool = True, previous_reward: bool = False, scale_images: bool = False,
+                 device: torch.device | str = "cpu"):
         self.observation_space, self.action_space = observation_space, action_space
         self.previous_action, self.first_step, self.scale_images = previous_action, first_step, scale_images
+        self.previous_reward = previous_reward
         self.action_dtype = action_dtype(action_space)
         space = observation_space
         if previous_action:
@@ -93,7 +100,9 @@ class AgentInputs:
             space = appended_space(space, action_space, PREVIOUS_ACTION)
         if first_step:
             space = appended_space(space, spaces.Discrete(2), FIRST_STEP)
-        self.joint_space = space       # observation, previous action and flag, before they are flattened
+        if previous_reward:
+            space = appended_space(space, spaces.Box(-np.inf, np.inf, (1,), np.float32), PREVIOUS_REWARD)
+        self.joint_space = space       # observation, previous action, flag and previous reward, before they are flattened
         self.features = FeatureMap(space, scale_images, device)
 
     @property
@@ -102,26 +111,46 @@ class AgentInputs:
         return self.features.size
 
     @property
+    def parts(self) -> dict[str, tuple[tuple[int, int], ...]]:
+        """(start, stop) ranges of the features that belong to the observation, the previous action, the flag and the previous reward."""
+        given = {PREVIOUS_ACTION: self.previous_action, FIRST_STEP: self.first_step, PREVIOUS_REWARD: self.previous_reward}
+        added = [name for name, is_there in given.items() if is_there]
+        space = self.observation_space
+        if not isinstance(space, spaces.Dict):      # they follow the observation's own entries
+            own = len(space.spaces) if isinstance(space, spaces.Tuple) else 1
+            added_at: dict[Any, str] = {own + i: name for i, name in enumerate(added)}
+        else:
+            added_at = {name: name for name in added}
+        found: dict[str, list[tuple[int, int]]] = {OBSERVATION: [], **{name: [] for name in added}}
+        for (path, _), place in zip(self.features.leaves, self.features.ranges, strict=True):
+            found[added_at.get(path[0], OBSERVATION) if path else OBSERVATION].append(place)
+        return {name: tuple(places) for name, places in found.items()}
+
+    @property
     def device(self) -> torch.device:
         return self.features.device
 
     def to(self, device: torch.device | str) -> AgentInputs:
         """The same on another device."""
         return AgentInputs(self.observation_space, self.action_space, previous_action=self.previous_action, first_step=self.first_step,
-                           scale_images=self.scale_images, device=device)
+                           previous_reward=self.previous_reward, scale_images=self.scale_images, device=device)
 
     def images(self, image_shape: tuple[int, ...] | None = None) -> tuple[Image, ...]:
         """Where images are among the features; see `find_images`."""
         return find_images(self.joint_space, image_shape)
 
-    def __call__(self, obs: Any, action: Tensor, first: Tensor) -> Tensor:
+    def __call__(self, obs: Any, action: Tensor, first: Tensor, reward: Tensor | None = None) -> Tensor:
         """Observations [*lead, ...], the actions that led to them, and whether they start an episode [*lead] bool -> [*lead, F].
 
-        Where `first` is true the action is ignored. For the last observation of an episode pass False.
+        reward [*lead]: of those actions; needed with previous_reward. Where `first` is true action and reward are ignored. For the last
+        observation of an episode pass False.
         """
         if self.previous_action:
             action = action.to(self.action_dtype)
             obs = trees.append(obs, trees.where(first, self.null.expand_as(action), action), PREVIOUS_ACTION)
         if self.first_step:
             obs = trees.append(obs, first.long(), FIRST_STEP)
+        if self.previous_reward:
+            assert reward is not None
+            obs = trees.append(obs, torch.where(first, 0.0, reward)[..., None], PREVIOUS_REWARD)
         return self.features(obs)

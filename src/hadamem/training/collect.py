@@ -23,8 +23,9 @@ EPISODES = ("episodes", "return", "return_squared", "length", "success")      # 
 class Collector:
     """Steps a batched env with an agent. `rollout` holds what the last `collect` recorded."""
 
-    def __init__(self, env: Any, agent: Agent, inputs: AgentInputs, steps: int, seed: int, whole: bool = False):
-        """whole: every rollout is exactly one episode."""
+    def __init__(self, env: Any, agent: Agent, inputs: AgentInputs, steps: int, seed: int, whole: bool = False,
+                 next_obs: str = "none"):
+        """whole: every rollout is exactly one episode. next_obs: what to record for a replay: "none", "all", or "last" of each rollout."""
         self.env, self.agent, self.inputs, self.steps, self.seed = env, agent, inputs, steps, seed
         n, device, actions = env.num_envs, env.device, agent.actions
         self.dtype = next(agent.network.parameters()).dtype
@@ -33,17 +34,18 @@ class Collector:
         # What the next step starts from: the current observation, the action that led to it, and whether it opens an episode.
         self.obs = trees.apply(torch.clone, obs)
         self.previous_action = torch.zeros(n, *(env.single_action_space.shape or ()), dtype=inputs.action_dtype, device=device)
+        self.previous_reward = torch.zeros(n, device=device)
         self.first = torch.ones(n, dtype=torch.bool, device=device)
         self.mask: Tensor | None = info.get("action_mask")
-        if self.mask is None and not env.unwrapped.restorable and not actions.dtype.is_floating_point:
-            self.mask = torch.ones(n, actions.inputs, dtype=torch.bool, device=device)      # a foreign env may send one later
+        if self.mask is None and not env.unwrapped.restorable and actions.mask_size:
+            self.mask = torch.ones(n, actions.mask_size, dtype=torch.bool, device=device)      # a foreign env may send one later
         self.state = agent.initial_state(n, device, torch.Generator(device).manual_seed(seed))
         self.returns = torch.zeros(n, device=device)                               # of the current episodes
         self.lengths = torch.zeros(n, device=device)
         self.ended = torch.zeros(len(EPISODES), dtype=torch.float64, device=device)
         self.knows_success = False
         self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(self.dtype)
-        self.rollout = self._allocate(whole)
+        self.rollout = self._allocate(whole, next_obs)
 
     def draw(self, iteration: int) -> None:
         """Draw the noise of an iteration's actions."""
@@ -56,11 +58,14 @@ class Collector:
         """Take `steps` steps in every env."""
         r, agent = self.rollout, self.agent
         r.previous_action.copy_(self.previous_action)
+        assert r.previous_reward is not None
+        r.previous_reward.copy_(self.previous_reward)
         _copy_state(r.state, self.state)
         obs, previous, first, mask, state = self.obs, self.previous_action, self.first, self.mask, self.state
+        paid = self.previous_reward
         self.ended.zero_()
         for t in range(self.steps):
-            action, state, extras = agent.explore(self._features(obs, previous, first), state, first, mask, self.noise[t])
+            action, state, extras = agent.explore(self._features(obs, previous, first, paid), state, first, mask, self.noise[t])
             _write(r.obs, t, obs)
             r.first[:, t], r.action[:, t] = first, action
             for name, value in extras.items():
@@ -71,15 +76,20 @@ class Collector:
             obs, reward, terminated, truncated, info = self.env.step(taken)
             r.reward[:, t], r.terminated[:, t], r.truncated[:, t] = reward, terminated, truncated
             done = terminated | truncated
-            if r.next_obs is not None:
-                _write(r.next_obs, t, info["final_obs"])
+            if r.terminal is not None:
+                r.terminal[:, t] = info.get("terminal", terminated)
+            if self.next_obs == "all" or (self.next_obs == "last" and t == self.steps - 1):
+                _write(r.next_obs, t if self.next_obs == "all" else 0, info["final_obs"])
+            paid = reward.to(self.previous_reward.dtype)
             if r.final:
-                self._record_final(t, info["final_obs"], taken, state, truncated & ~terminated)
+                self._record_final(t, info["final_obs"], taken, paid, state, truncated & ~terminated)
             self._count(reward, done, info)
             previous, first, mask = taken.to(previous.dtype), done, self._allowed(info)
-        for name, value in agent.bootstrap(self._features(obs, previous, first), state, first).items():
+        for name, value in agent.bootstrap(self._features(obs, previous, first, paid), state, first).items():
             r.last[name].copy_(value)
-        self._carry(obs, previous, first, mask, state)
+        if r.next_mask is not None and mask is not None:
+            r.next_mask.copy_(mask)
+        self._carry(obs, previous, paid, first, mask, state)
 
     def episodes(self, sums: list[float] | None = None) -> dict[str, float]:
         """Statistics of the episodes that ended in the last `collect`: number, mean return, its deviation, mean length, success rate.
@@ -110,10 +120,11 @@ class Collector:
 
     # --- internals -------------------------------------------------------------------------------------------------
 
-    def _allocate(self, whole: bool) -> Rollout:
+    def _allocate(self, whole: bool, next_obs: str) -> Rollout:
         """A rollout with room for `steps` steps. One acting step shows which extras the agent has."""
         n, steps, device, agent = self.env.num_envs, self.steps, self.first.device, self.agent
-        features = self._features(self.obs, self.previous_action, self.first)
+        self.next_obs = next_obs
+        features = self._features(self.obs, self.previous_action, self.first, self.previous_reward)
         with torch.no_grad():
             action, _, extras = agent.explore(features, self.state, self.first, self.mask, self.noise[0])
             values = agent.bootstrap(features, self.state, self.first)
@@ -121,27 +132,32 @@ class Collector:
         def room(like: Tensor) -> Tensor:
             return torch.zeros(n, steps, *like.shape[1:], dtype=like.dtype, device=device)
 
+        def once(like: Tensor) -> Tensor:
+            return torch.zeros_like(like)[:, None]
+
         return Rollout(
             obs=trees.apply(room, self.obs), first=room(self.first), action=room(action), reward=room(self.returns.to(self.dtype)),
             terminated=room(self.first), truncated=room(self.first), state=states.apply(torch.clone, self.state),
             previous_action=self.previous_action.clone(), mask=None if self.mask is None else room(self.mask),
             extras={name: room(x) for name, x in extras.items()}, last={name: torch.zeros_like(x) for name, x in values.items()},
             final={name: room(x) for name, x in values.items()} if self.truncates else {},
-            next_obs=trees.apply(room, self.obs) if agent.records_next_obs else None, whole=whole,
+            next_obs=None if next_obs == "none" else trees.apply(room if next_obs == "all" else once, self.obs),
+            next_mask=None if self.mask is None else self.mask.clone(), terminal=None if next_obs == "none" else room(self.first),
+            whole=whole, previous_reward=self.previous_reward.clone(),
             make_features=functools.partial(sequence_features, self.inputs, agent.actions, self.dtype),
         )
 
-    def _features(self, obs: Any, previous_action: Tensor, first: Tensor) -> Tensor:
-        return self.inputs(obs, previous_action, first).to(self.dtype)
+    def _features(self, obs: Any, previous_action: Tensor, first: Tensor, previous_reward: Tensor) -> Tensor:
+        return self.inputs(obs, previous_action, first, previous_reward).to(self.dtype)
 
-    def _record_final(self, t: int, obs: Any, taken: Tensor, state: Any, cut: Tensor) -> None:
+    def _record_final(self, t: int, obs: Any, taken: Tensor, paid: Tensor, state: Any, cut: Tensor) -> None:
         """Record `bootstrap` of the final observations of truncated episodes; on a CPU, only if there are any."""
         if cut.device.type == "cpu" and not bool(cut.any()):
             for room in self.rollout.final.values():
                 room[:, t] = 0
             return
         first = torch.zeros_like(cut)
-        for name, value in self.agent.bootstrap(self._features(obs, taken, first), state, first).items():
+        for name, value in self.agent.bootstrap(self._features(obs, taken, first, paid), state, first).items():
             self.rollout.final[name][:, t] = torch.where(cut, value, 0.0)
 
     def _allowed(self, info: dict[str, Any]) -> Tensor | None:
@@ -162,10 +178,11 @@ class Collector:
         self.returns.masked_fill_(done, 0)
         self.lengths.masked_fill_(done, 0)
 
-    def _carry(self, obs: Any, previous: Tensor, first: Tensor, mask: Tensor | None, state: Any) -> None:
+    def _carry(self, obs: Any, previous: Tensor, paid: Tensor, first: Tensor, mask: Tensor | None, state: Any) -> None:
         """Keep what the next rollout starts from."""
         trees.apply(lambda mine, new: mine.copy_(new), self.obs, obs)
         self.previous_action.copy_(previous)
+        self.previous_reward.copy_(paid)
         self.first.copy_(first)
         if self.mask is not None and mask is not None:
             self.mask.copy_(mask)
@@ -176,6 +193,8 @@ class Collector:
         found = {"previous_action": self.previous_action, "first": self.first, "returns": self.returns, "lengths": self.lengths}
         if self.mask is not None:
             found["mask"] = self.mask
+        if self.inputs.previous_reward:
+            found["previous_reward"] = self.previous_reward
         found |= {f"obs.{i}": x for i, x in enumerate(trees.leaves(self.obs))}
         return {**found, **{f"memory.{i}": x for i, x in enumerate(states.tensors(self.state))}}
 
@@ -183,7 +202,8 @@ class Collector:
         """Start new episodes, with a seed that no earlier start of this run had."""
         draws = torch.Generator().manual_seed(self.seed * 1_000_003 + iteration)
         obs, info = self.env.reset(seed=int(torch.randint(1 << 31, (), generator=draws)))
-        self._carry(obs, torch.zeros_like(self.previous_action), torch.ones_like(self.first), self._allowed(info), self.state)
+        zeros = torch.zeros_like(self.previous_action), torch.zeros_like(self.previous_reward)
+        self._carry(obs, *zeros, torch.ones_like(self.first), self._allowed(info), self.state)
         self.returns.zero_()
         self.lengths.zero_()
 
@@ -205,18 +225,20 @@ def _write(room: Any, t: int, values: Any) -> None:
 # --- features: one path for acting and learning -------------------------------------------------------------------
 
 
-def make_inputs(env: Any, previous_action: bool, first_step: bool) -> tuple[AgentInputs, tuple[Image, ...]]:
+def make_inputs(env: Any, previous_action: bool, first_step: bool, previous_reward: bool) -> tuple[AgentInputs, tuple[Image, ...]]:
     """How observations of a batched env become feature vectors, and where images lie in these."""
     inputs = AgentInputs(env.single_observation_space, env.single_action_space, previous_action=previous_action, first_step=first_step,
-                         scale_images=True, device=env.device)
+                         previous_reward=previous_reward, scale_images=True, device=env.device)
     return inputs, tuple(Image(*image) for image in inputs.images(getattr(env.unwrapped, "image_shape", None)))
 
 
 def sequence_features(inputs: AgentInputs, actions: Actions, dtype: torch.dtype, obs: Any, previous_action: Tensor, action: Tensor,
-                      first: Tensor) -> Tensor:
+                      first: Tensor, previous_reward: Tensor, reward: Tensor) -> Tensor:
     """Features [N, T, F] of a sequence: what acting computed one step at a time.
 
-    obs: tree of [N, T, ...]; previous_action [N, ...]: before step 0, as the env took it; action [N, T, K]; first [N, T].
+    obs: tree of [N, T, ...]; previous_action [N, ...] and previous_reward [N]: before step 0, the action as the env took it;
+    action [N, T, K]; first and reward [N, T].
     """
     taken = actions.to_env(action[:, :-1]).to(previous_action.dtype)
-    return inputs(obs, torch.cat([previous_action[:, None], taken], 1), first).to(dtype)
+    paid = torch.cat([previous_reward[:, None].to(reward.dtype), reward[:, :-1]], 1) if inputs.previous_reward else None
+    return inputs(obs, torch.cat([previous_action[:, None], taken], 1), first, paid).to(dtype)

@@ -60,6 +60,11 @@ class Policy:
         return self.inputs.action_space
 
     @property
+    def sees_reward(self) -> bool:
+        """Whether `act` needs the reward of the previous step."""
+        return self.inputs.previous_reward
+
+    @property
     def network(self) -> nn.Module:
         return self.agent.network
 
@@ -81,18 +86,20 @@ class Policy:
 
     @torch.no_grad()
     def act(self, obs: Any, state: PolicyState | None = None, reset: Any = None, deterministic: bool = False, *, mask: Any = None,
-            generator: torch.Generator | None = None) -> tuple[Any, PolicyState]:
+            reward: Any = None, generator: torch.Generator | None = None) -> tuple[Any, PolicyState]:
         """Actions for observations [N, ...], and the state to pass with the next ones.
 
         obs: tensors or arrays, or tuples and dicts of them, as in the observation space. A single env's observation, without the first
         axis, gives a single action (and a state with N = 1).
         state: None for a new episode. reset [N] bool: the observation opens a new episode; None: none does (all do if state is None).
+        reward [N]: of the previous step; needed after the first if the policy was trained with the setting previous_reward.
         deterministic: the most likely action instead of one drawn with `generator` (default: torch's own).
         mask [N, A] bool: allowed actions, at least one; for MultiDiscrete the parts side by side, or a tuple of them. An entry
         `action_mask` of the observation is used without being passed.
         Returns tensors on the policy's device if obs are tensors, else arrays. Discrete actions count from 0.
         """
         tree, n, single, arrays = self._read(obs)
+        begun = state is not None and reset is None      # no episode starts here
         if state is None:
             state = self.initial_state(n, generator)
             reset = True
@@ -102,7 +109,7 @@ class Policy:
         if mask is None and isinstance(obs, dict) and choices(self.action_space):
             mask = obs.get("action_mask")
         allowed = None if mask is None else self._allowed(mask, n)
-        features = self.inputs(tree, state.action, first).to(next(self.network.parameters()).dtype)
+        features = self.inputs(tree, state.action, first, self._paid(reward, n, begun)).to(next(self.network.parameters()).dtype)
         actions = self.agent.actions
         noise = None if deterministic else actions.noise(n, generator=generator, device=self.device).to(features.dtype)
         action, network, _ = self.agent.act(features, state.network, first, allowed, noise)
@@ -124,7 +131,8 @@ class Policy:
         return {
             "observation_space": describe_space(self.observation_space), "action_space": describe_space(self.action_space),
             "previous_action": self.inputs.previous_action, "first_step": self.inputs.first_step, "scale_images": self.inputs.scale_images,
-            "seed": self.seed, "images": [list(image) for image in self.spec.images], "network": dataclasses.asdict(self.spec.network),
+            "previous_reward": self.inputs.previous_reward, "seed": self.seed,
+            "images": [list(image) for image in self.spec.images], "network": dataclasses.asdict(self.spec.network),
             "agent": self.name, "settings": dataclasses.asdict(self.spec.config),
         }
 
@@ -133,11 +141,11 @@ class Policy:
         """Build a policy from what `describe` returned, and weights."""
         inputs = AgentInputs(build_space(described["observation_space"]), build_space(described["action_space"]),
                              previous_action=described["previous_action"], first_step=described["first_step"],
-                             scale_images=described["scale_images"])
+                             previous_reward=described.get("previous_reward", False), scale_images=described["scale_images"])
         images = tuple(Image(offset, tuple(shape), first) for offset, shape, first in described["images"])
         kind = find_agent(described["agent"])
         network, config = kind.Network(**described["network"]), kind.Config(**described["settings"])
-        spec = AgentSpec(inputs.size, inputs.action_space, network, config, images)
+        spec = AgentSpec(inputs.size, inputs.action_space, network, config, images, inputs.parts)
         with torch.random.fork_rng(devices=[]):      # initial weights are drawn, and overwritten
             agent = kind(spec)
         agent.network.to(next(x.dtype for x in weights.values() if x.is_floating_point()))
@@ -185,6 +193,19 @@ class Policy:
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(f"obs must hold the same number of envs everywhere, at least 1, got {sorted(sizes)}")
         return tree, sizes.pop(), all(single for single, _ in kinds), all(array for _, array in kinds)
+
+    def _paid(self, reward: Any, n: int, begun: bool) -> Tensor | None:
+        """The previous rewards [N], if the policy sees them. begun: no episode starts here."""
+        if not self.inputs.previous_reward:
+            return None
+        if reward is None:
+            if begun:
+                raise ValueError("reward is missing: the policy was trained with previous_reward; pass the reward of the previous step")
+            return torch.zeros(n, device=self.device)
+        paid = torch.as_tensor(reward if isinstance(reward, Tensor) else np.asarray(reward, dtype=np.float32), device=self.device).float()
+        if paid.numel() not in (1, n):
+            raise ValueError(f"reward must have the shape [{n}], got {list(paid.shape)}")
+        return paid.reshape(-1).expand(n)
 
     def _flags(self, name: str, value: Any, *shape: int) -> Tensor:
         flags = torch.as_tensor(value if isinstance(value, Tensor) else np.asarray(value), device=self.device) != 0

@@ -18,7 +18,7 @@ from ..cuda_graphs import capture
 from ..devices import find_device
 from ..runs.config import TrainConfig
 from .collect import Collector, make_inputs
-from .replay import LatestRollout, Replay
+from .replay import LatestRollout, Replay, make_replay
 
 
 class Trainer:
@@ -72,6 +72,8 @@ class Trainer:
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
         statistics = self.agent.learn(self.source, Progress(self.env_steps, self.config.total_steps), generator)
         ended = self.collector.ended
+        if self.replay is not None:
+            statistics["bad_steps"] = self.replay.bad                # in all, see `Replay`
         numbers = torch.cat([ended, *(torch.as_tensor(x).detach().to(ended).reshape(1) for x in statistics.values())]).tolist()
         seconds = time.perf_counter() - start
         acting = clock.first()
@@ -87,12 +89,16 @@ class Trainer:
         found = {f"agent.{name}": x for name, x in self.agent.state_dict().items()}
         found |= {f"collector.{name}": x for name, x in self.collector.get_state().items()}
         found |= {"iterations": torch.tensor(self.iterations), "env_steps": torch.tensor(self.env_steps)}
+        if self.replay is not None:
+            found["bad_steps"] = self.replay.bad
         return {name: x.detach().clone() for name, x in found.items()}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Continue from a state of `get_state` of a run with the same configuration."""
         self.agent.load_state_dict(states.under("agent.", state))
         self.iterations, self.env_steps = int(state["iterations"]), int(state["env_steps"])
+        if self.replay is not None:
+            self.replay.bad.copy_(state["bad_steps"])
         self.collector.set_state(states.under("collector.", state), self.iterations)
 
     # --- internals -------------------------------------------------------------------------------------------------
@@ -104,16 +110,20 @@ class Trainer:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
         self.steps, whole = self._make_env(env)
         self.num_envs = self.env.num_envs
-        self.inputs, images = make_inputs(self.env, config.previous_action, config.first_step)
-        self.spec = AgentSpec(self.inputs.size, self.env.single_action_space, config.network, config.algorithm, images)
+        self.inputs, images = make_inputs(self.env, config.previous_action, config.first_step, config.previous_reward)
+        self.spec = AgentSpec(self.inputs.size, self.env.single_action_space, config.network, config.algorithm, images, self.inputs.parts)
         with torch.random.fork_rng(devices=[]):              # leave the caller's generator alone
             torch.manual_seed(config.seed)
             self.agent = config.agent_class(self.spec, self.device)
         if all(module is not self.agent.actions for module in self.agent.network.modules()):
             raise TypeError(f"{type(self.agent).__name__}.actions must be a submodule of its network: set self.actions there, too")
-        self.collector = Collector(self.env, self.agent, self.inputs, self.steps, config.seed, whole)
-        capacity, rollout = self.agent.replay_size, self.collector.rollout
-        self.replay = None if capacity is None else Replay(rollout, capacity)
+        wanted = self.agent.replay
+        next_obs = "none" if wanted is None else "last" if whole and wanted.length is None else "all"
+        self.collector = Collector(self.env, self.agent, self.inputs, self.steps, config.seed, whole, next_obs)
+        rollout = self.collector.rollout
+        self.replay: Replay | None = None
+        if wanted is not None:
+            self.replay = make_replay(rollout, wanted, self.inputs, self.agent.actions.to_env, self.collector.dtype)
         self.source: Source = LatestRollout(rollout) if self.replay is None else self.replay
         self.agent.attach(self.source)
         self._collect: Callable[[], None] = self.collector.collect
@@ -129,7 +139,7 @@ class Trainer:
             probe = make(num_envs=1, **config.env_options)
             length, fixed = _episodes(probe)
             probe.close()
-            steps = config.num_steps or min(length or 128, config.max_num_steps)
+            steps = self._rollout_steps(length, fixed)
             n = config.num_envs or divisor * max(1, round(config.steps_per_iteration / steps / divisor))
             options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
             if config.workers is not None and not probe.unwrapped.restorable:      # hadamem's tasks need no workers
@@ -137,7 +147,7 @@ class Trainer:
             self.env = make(num_envs=n, **options)
         else:
             length, fixed = _episodes(env)
-            steps = config.num_steps or min(length or 128, config.max_num_steps)
+            steps = self._rollout_steps(length, fixed)
             if config.num_envs not in (None, env.num_envs):
                 raise ValueError(f"num_envs is {config.num_envs}, but env has {env.num_envs}; pass its class or name to have copies made")
             if env.device != torch.empty(0, device=self.device).device:
@@ -149,6 +159,15 @@ class Trainer:
         if self.env.num_envs % divisor:
             raise ValueError(f"num_envs ({self.env.num_envs}) must be a multiple of {config.agent_class.envs_divisible_by} ({divisor})")
         return steps, fixed and steps == length
+
+    def _rollout_steps(self, length: int | None, fixed: bool) -> int:
+        """Steps of each env per iteration. length: of the longest episodes; fixed: of all."""
+        config, usual = self.config, self.config.agent_class.rollout_steps
+        if config.num_steps is not None:
+            return config.num_steps
+        if usual is not None and not (fixed and length is not None and length <= config.max_num_steps):
+            return usual
+        return min(length or 128, config.max_num_steps)
 
     def _capture(self) -> None:
         """Replace collection and the agent's updates by CUDA graphs. Capturing runs them; their effects are undone afterwards."""

@@ -41,7 +41,8 @@ class PlaneEnv(BatchedEnv):
     `info` of a step also holds `done_mdp` [N] bool (an inner episode ended), `start_state` (the observation at the new start where another
     inner episode begins, nan elsewhere) and `goal` [N] bool (the position from which the next step moves is at the goal; after an inner
     episode that is the new start). Success: `goal` was true at least once in the trajectory.
-    Trajectories end by truncation only; reaching the goal does not end them.
+    Trajectories end by truncation only; reaching the goal does not end them. For learners that bootstrap it is the end all the same, as in
+    the published code: `terminal` [N] bool is equal to `goal`.
     """
 
     layout = ("task", "position", "starts")
@@ -141,7 +142,7 @@ class PlaneEnv(BatchedEnv):
     def extra_info(self) -> dict[str, Any]:
         begins = self.done_mdp & (self.elapsed < self.episode_steps)
         start = self._shown(self.position, torch.zeros_like(begins))
-        return {"done_mdp": self.done_mdp.clone(), "goal": self.at_goal.clone(),
+        return {"done_mdp": self.done_mdp.clone(), "goal": self.at_goal.clone(), "terminal": self.at_goal.clone(),
                 "start_state": start.masked_fill(~begins[:, None], torch.nan)}
 
     def inject(self, layout: dict[str, Any]) -> None:
