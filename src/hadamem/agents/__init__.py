@@ -10,13 +10,18 @@ from typing import Any
 
 from .. import lookup
 from ..names import did_you_mean
-from .agent import Acted, Agent, AgentSpec, Progress, Rollout, Source
+from .agent import Acted, Agent, AgentSpec, Progress, ReplaySource, ReplaySpec, Rollout, Sequences, Source
 from .distributions import Actions, make_actions
 from .networks import ActorCritic, Image, NetworkConfig, NetworkState
 from .ppo import PPO, PPOConfig
+from .sac import SAC, SACConfig
+from .sac_discrete import SACDiscrete
+from .sac_networks import SACNetworkConfig
 
 AGENTS: dict[str, type[Agent]] = {
     "ppo": PPO,
+    "sac": SAC,
+    "sac-discrete": SACDiscrete,
 }
 DEFAULT_AGENT = "ppo"
 
@@ -59,5 +64,6 @@ def _check(name: str, agent: Any) -> None:
         raise TypeError(f"agent {name!r} needs a dataclass with its settings: set {agent.__name__}.Config")
 
 
-__all__ = ["AGENTS", "DEFAULT_AGENT", "PPO", "Acted", "Actions", "ActorCritic", "Agent", "AgentSpec", "Image", "NetworkConfig",
-           "NetworkState", "PPOConfig", "Progress", "Rollout", "Source", "find_agent", "make_actions", "register_agent", "section_of"]
+__all__ = ["AGENTS", "DEFAULT_AGENT", "PPO", "SAC", "Acted", "Actions", "ActorCritic", "Agent", "AgentSpec", "Image", "NetworkConfig",
+           "NetworkState", "PPOConfig", "Progress", "ReplaySource", "ReplaySpec", "Rollout", "SACConfig", "SACDiscrete", "SACNetworkConfig",
+           "Sequences", "Source", "find_agent", "make_actions", "register_agent", "section_of"]

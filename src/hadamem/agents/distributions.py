@@ -15,15 +15,27 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
+MOST_JOINT = 1024      # choices of a joint distribution over MultiDiscrete actions
 
-def make_actions(space: spaces.Space[Any]) -> Actions:
-    """The distribution for an action space: Discrete, MultiDiscrete or Box."""
+
+def make_actions(space: spaces.Space[Any], *, joint: bool = False, squashed: bool = False) -> Actions:
+    """The distribution for an action space: Discrete, MultiDiscrete or Box.
+
+    joint: MultiDiscrete actions are one choice among all combinations. squashed: boxes get a normal distribution through tanh, whose spread
+    depends on the input.
+    """
     if isinstance(space, spaces.Discrete):
         return Categorical([int(space.n)], start=[int(space.start)], single=True)
     if isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1:
-        return Categorical([int(n) for n in space.nvec], start=[int(s) for s in space.start], single=False)
+        sizes, start = [int(n) for n in space.nvec], [int(s) for s in space.start]
+        if not joint:
+            return Categorical(sizes, start=start, single=False)
+        if math.prod(sizes) > MOST_JOINT:
+            raise ValueError(f"actions of {space} have {math.prod(sizes):,} combinations, and at most {MOST_JOINT} can be one choice; use "
+                             "agent 'ppo', which chooses each part by itself, or an env with fewer actions")
+        return Joint(sizes, start)
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating):
-        return Gaussian(space.low, space.high)
+        return TanhGaussian(space.low, space.high) if squashed else Gaussian(space.low, space.high)
     raise TypeError(f"actions of {space} are not supported; use Discrete, MultiDiscrete or a Box of floats in one dimension")
 
 
@@ -34,9 +46,10 @@ class Actions(nn.Module):
     width: int           # D, the number of distribution parameters
     factors: int         # K, the numbers in an action
     dtype: torch.dtype   # of an action
+    mask_size: int = 0   # A, the entries of a mask of allowed actions; 0: there are no masks
 
     def parameters_of(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Actor outputs [..., inputs], mask [..., inputs] bool of allowed actions -> distribution parameters [..., D]."""
+        """Actor outputs [..., inputs], mask [..., A] bool of allowed actions -> distribution parameters [..., D]."""
         raise NotImplementedError
 
     def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
@@ -61,6 +74,10 @@ class Actions(nn.Module):
         """KL(old || new) [...]."""
         raise NotImplementedError
 
+    def uniform(self, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Actions [..., K] drawn uniformly from the space, from the same noise as `sample`."""
+        raise NotImplementedError
+
     def to_env(self, action: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -73,7 +90,7 @@ class Categorical(Actions):
     def __init__(self, sizes: list[int], start: list[int] | None = None, single: bool = False):
         super().__init__()
         self.sizes, self.single, self.factors = sizes, single, len(sizes)
-        self.inputs = self.width = sum(sizes)
+        self.inputs = self.width = self.mask_size = sum(sizes)
         self.dtype = torch.int64
         self.register_buffer("start", torch.tensor(start or [0] * len(sizes)), persistent=False)
 
@@ -106,17 +123,41 @@ class Categorical(Actions):
     def kl(self, old: Tensor, new: Tensor) -> Tensor:
         return (old.exp() * (old - new)).sum(-1)
 
+    def uniform(self, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.mode(self.parameters_of(torch.zeros_like(noise), mask) + noise)
+
     def to_env(self, action: Tensor) -> Tensor:
         action = action + self.start
         return action[..., 0] if self.single else action
 
 
-class Gaussian(Actions):
-    """Independent normal distributions, with a learned standard deviation that does not depend on the input.
-    Parameters: means and logarithms of the deviations.
+class Joint(Categorical):
+    """One choice among all combinations of several. Actions are [..., 1]: the number of the combination, the last part counting fastest.
 
-    In bounded spaces the unit is half the range: 0 is the middle, ±1 are the bounds, and `to_env` clips. Probabilities are those of the
-    action before clipping.
+    A mask still has an entry for every value of every part; a combination is allowed if all its parts are.
+    """
+
+    combinations: Tensor      # [choices, parts]: as the env takes them
+    entries: Tensor           # [choices, parts]: into a mask
+
+    def __init__(self, sizes: list[int], start: list[int]):
+        super().__init__([math.prod(sizes)])
+        self.mask_size = sum(sizes)
+        combinations = torch.cartesian_prod(*(torch.arange(n) for n in sizes)).view(-1, len(sizes))      # [combinations, parts]
+        self.register_buffer("combinations", combinations + torch.tensor(start), persistent=False)
+        offset = torch.tensor([sum(sizes[:i]) for i in range(len(sizes))])
+        self.register_buffer("entries", combinations + offset, persistent=False)
+
+    def parameters_of(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().parameters_of(y, None if mask is None else mask[..., self.entries].all(-1))
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return self.combinations[action[..., 0]]
+
+
+class _Normal(Actions):
+    """What the distributions over boxes share. In bounded spaces the unit is half the range: 0 is the middle, ±1 are the bounds, and
+    `to_env` clips.
     """
 
     middle: Tensor
@@ -128,22 +169,42 @@ class Gaussian(Actions):
         super().__init__()
         low, high = torch.as_tensor(np.asarray(low)).float(), torch.as_tensor(np.asarray(high)).float()
         bounded = (low.abs() < 1e6) & (high.abs() < 1e6)            # larger bounds are treated as unbounded
-        self.inputs = self.factors = len(low)
-        self.width = 2 * self.inputs
+        self.factors, self.bounded = len(low), bool(bounded.all())
+        self.width = 2 * self.factors
         self.dtype = torch.float32
-        self.log_std = nn.Parameter(torch.zeros(self.inputs))
         self.register_buffer("middle", torch.where(bounded, (low + high) / 2, 0.0), persistent=False)
         self.register_buffer("reach", torch.where(bounded, (high - low) / 2, 1.0), persistent=False)
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
 
+    def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
+        return torch.empty(*shape, self.factors, device=device).normal_(generator=generator)
+
+    def uniform(self, noise: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.erf(noise / math.sqrt(2))                      # the normal distribution's own cumulative function
+
+    def kl(self, old: Tensor, new: Tensor) -> Tensor:
+        (m0, s0), (m1, s1) = old.chunk(2, -1), new.chunk(2, -1)
+        return (s1 - s0 + ((2 * s0).exp() + (m0 - m1).square()) * torch.exp(-2 * s1) / 2 - 0.5).sum(-1)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return torch.minimum(torch.maximum(self.middle + self.reach * action, self.low), self.high)
+
+
+class Gaussian(_Normal):
+    """Independent normal distributions, with a learned standard deviation that does not depend on the input.
+    Parameters: means and logarithms of the deviations. Probabilities are those of the action before clipping.
+    """
+
+    def __init__(self, low: Any, high: Any):
+        super().__init__(low, high)
+        self.inputs = self.factors
+        self.log_std = nn.Parameter(torch.zeros(self.inputs))
+
     def parameters_of(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is not None:
             raise ValueError("an action mask needs Discrete or MultiDiscrete actions")
         return torch.cat([y, self.log_std.expand_as(y)], -1)
-
-    def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
-        return torch.empty(*shape, self.inputs, device=device).normal_(generator=generator)
 
     def sample(self, dist: Tensor, noise: Tensor) -> Tensor:
         mean, log_std = dist.chunk(2, -1)
@@ -160,9 +221,42 @@ class Gaussian(Actions):
     def entropy(self, dist: Tensor) -> Tensor:
         return (dist.chunk(2, -1)[1] + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
-    def kl(self, old: Tensor, new: Tensor) -> Tensor:
-        (m0, s0), (m1, s1) = old.chunk(2, -1), new.chunk(2, -1)
-        return (s1 - s0 + ((2 * s0).exp() + (m0 - m1).square()) * torch.exp(-2 * s1) / 2 - 0.5).sum(-1)
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return torch.minimum(torch.maximum(self.middle + self.reach * action, self.low), self.high)
+class TanhGaussian(_Normal):
+    """Independent normal distributions through tanh. Parameters: means and logarithms of the deviations, both from the actor.
+
+    The entropy has no closed form: it is the mean of -log_prob.
+    """
+
+    def __init__(self, low: Any, high: Any):
+        super().__init__(low, high)
+        self.inputs = 2 * self.factors
+
+    def parameters_of(self, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        mean, log_std = y.chunk(2, -1)
+        return torch.cat([mean, log_std.clamp(*LOG_STD)], -1)
+
+    def sample(self, dist: Tensor, noise: Tensor) -> Tensor:
+        mean, log_std = dist.chunk(2, -1)
+        return torch.tanh(mean + log_std.exp() * noise)
+
+    def sample_with_log_prob(self, dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions [..., K] and their log-probabilities [...]; both have gradients."""
+        action = self.sample(dist, noise)
+        density = -0.5 * noise.square() - dist.chunk(2, -1)[1] - 0.5 * math.log(2 * math.pi)
+        return action, (density - torch.log(1 - action.square() + EDGE)).sum(-1)
+
+    def mode(self, dist: Tensor) -> Tensor:
+        return torch.tanh(dist.chunk(2, -1)[0])
+
+    def log_prob(self, dist: Tensor, action: Tensor) -> Tensor:
+        """Of actions from elsewhere. Near ±1, where tanh cannot be inverted well, those of `sample_with_log_prob` are better."""
+        mean, log_std = dist.chunk(2, -1)
+        limit = 1 - torch.finfo(action.dtype).eps
+        noise = (torch.atanh(action.clamp(-limit, limit)) - mean) * torch.exp(-log_std)
+        density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        return (density - torch.log(1 - action.square() + EDGE)).sum(-1)
+
+
+LOG_STD = (-20.0, 2.0)      # limits of the logarithm of the deviation
+EDGE = 1e-6                 # keeps the density finite at ±1

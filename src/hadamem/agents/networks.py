@@ -156,7 +156,7 @@ class Encoder(nn.Module):
     def __init__(self, input_size: int, images: tuple[Image, ...], width: int):
         super().__init__()
         self.images = images
-        self.nets = nn.ModuleList(_small_cnn(image) for image in images)
+        self.nets = nn.ModuleList(small_cnn(image) for image in images)
         covered = sorted((image.offset, image.offset + _count(image.shape)) for image in images)
         self.plain = [(a, b) for a, b in zip([0, *(e for _, e in covered)], [*(s for s, _ in covered), input_size], strict=True) if b > a]
         size = sum(b - a for a, b in self.plain) + IMAGE_FEATURES * len(images)
@@ -166,9 +166,7 @@ class Encoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.images:
             parts = [x[..., a:b] for a, b in self.plain]
-            for image, net in zip(self.images, self.nets, strict=True):
-                flat = x[..., image.offset:image.offset + _count(image.shape)].reshape(-1, *image.shape)
-                parts.append(net(flat if image.channels_first else flat.permute(0, 3, 1, 2)).view(*x.shape[:-1], IMAGE_FEATURES))
+            parts += [encode_image(net, image, x) for image, net in zip(self.images, self.nets, strict=True)]
             x = torch.cat(parts, -1)
         return F.layer_norm(self.linear(x), (self.width,))
 
@@ -196,9 +194,46 @@ class TimeEncoding(nn.Module):
 
 LONGEST = 8192           # steps of an episode that the time encoding can tell apart
 IMAGE_FEATURES = 100     # outputs of the CNN
+MOST_DENSE = 1 << 17     # entries of a convolution written as a matrix
 
 
-def _small_cnn(image: Image) -> nn.Module:
+def encode_image(net: nn.Module, image: Image, x: Tensor) -> Tensor:
+    """The CNN's features [..., IMAGE_FEATURES] of an image among features [..., F]."""
+    flat = x[..., image.offset:image.offset + _count(image.shape)].reshape(-1, *image.shape)
+    return net(flat if image.channels_first else flat.permute(0, 3, 1, 2)).view(*x.shape[:-1], IMAGE_FEATURES)
+
+
+class TinyConv(nn.Conv2d):
+    """A convolution of stride 1 without padding. On a GPU it is one matrix product per image batch: for images of a few pixels, cuDNN takes
+    ten times as long, above all for the gradient of the weights.
+    """
+
+    places: Tensor
+
+    def __init__(self, channels: int, depth: int, kernel: int, height: int, width: int):
+        super().__init__(channels, depth, kernel)
+        rows, columns = height - kernel + 1, width - kernel + 1
+        self.sizes = height * width, rows, columns
+        self.dense = height * width * rows * columns * channels * depth <= MOST_DENSE
+        if not self.dense:
+            return
+        place = torch.zeros(kernel, kernel, height, width, rows, columns)      # 1 where a weight joins an input and an output pixel
+        i, j, r, c = torch.meshgrid(*(torch.arange(n) for n in (kernel, kernel, rows, columns)), indexing="ij")
+        place[i, j, r + i, c + j, r, c] = 1.0
+        self.register_buffer("places", place.view(kernel * kernel, height * width * rows * columns), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pixels, rows, columns = self.sizes
+        if not (x.is_cuda and self.dense):
+            return super().forward(x)
+        weight = self.weight.view(self.out_channels * self.in_channels, -1) @ self.places
+        weight = weight.view(self.out_channels, self.in_channels, pixels, -1).permute(1, 2, 0, 3)
+        weight = weight.reshape(self.in_channels * pixels, -1)                                       # [inputs, outputs]
+        y = torch.addmm(self.bias.repeat_interleave(rows * columns), x.flatten(1), weight)           # type: ignore[union-attr]
+        return y.view(-1, self.out_channels, rows, columns)
+
+
+def small_cnn(image: Image) -> nn.Module:
     """Two 2 x 2 convolutions for tiny images; larger ones are halved by strided convolutions first."""
     channels, height, width = image.shape if image.channels_first else (image.shape[2], *image.shape[:2])
     layers: list[nn.Module] = []
@@ -208,7 +243,7 @@ def _small_cnn(image: Image) -> nn.Module:
         channels, depth, height, width = depth, min(2 * depth, 64), (height + 1) // 2, (width + 1) // 2
     for depth in (8, 16) if not layers else (64,):
         kernel = min(2, height, width)
-        layers += [nn.Conv2d(channels, depth, kernel), nn.ReLU()]
+        layers += [TinyConv(channels, depth, kernel, height, width), nn.ReLU()]
         channels, height, width = depth, height - kernel + 1, width - kernel + 1
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * height * width, IMAGE_FEATURES))
 

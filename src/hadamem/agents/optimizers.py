@@ -19,7 +19,7 @@ class Adam(torch.optim.Adam):
         self.parameters = [p for p in network.parameters() if p.requires_grad]
         device = self.parameters[0].device
         self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=device)
-        self.skip = torch.zeros((), device=device)
+        self.skip = torch.zeros((), dtype=torch.float32, device=device)
         super().__init__(self.parameters, lr=self.rate, eps=eps, fused=True, capturable=device.type == "cuda")
         self.found_inf, self.grad_scale = self.skip, None      # attributes that torch's fused Adam reads
         self._create_state()

@@ -1,0 +1,68 @@
+"""SAC learns on a CPU in minutes: what needs memory is learned with it and not without."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import hadamem as hm
+
+SMALL = {"device": "cpu", "quiet": True, "hidden_sizes": (64, 64), "lr": 1e-3}
+MEMORY = {"memory_size": 32, "memory_output_size": 32}
+
+
+class HiddenVelocity(gymnasium.ObservationWrapper):
+    """Pendulum-v1 without its velocity."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("Pendulum-v1"))
+        self.observation_space = spaces.Box(-1, 1, (2,), np.float32)
+
+    def observation(self, observation):
+        return observation[:2]
+
+
+def learn(env, memory, **settings):
+    """The evaluations of a run, most of it in windows or whole episodes of a small agent."""
+    run = hm.train(env, memory, **{**SMALL, **({} if memory == "none" else MEMORY), **settings})
+    assert not any(row["skipped"] for row in run.metrics)
+    return [row for row in run.metrics if "eval_return" in row]
+
+
+def test_plain_sac_balances_a_cart():
+    """A Box action that ends in failure: the value of a terminal step is its reward. Random actions last 20 steps."""
+    gymnasium.register("test/PushCart-v0", lambda: PushCart(), max_episode_steps=100)
+    found = learn("test/PushCart-v0", "none", agent="sac", total_steps=1600, eval_every=400, eval_episodes=5, workers=0, num_envs=2)
+    assert max(row["eval_return"] for row in found) > 60
+
+
+class PushCart(gymnasium.ActionWrapper):
+    """CartPole pushed by a force between -10 and 10."""
+
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1", max_episode_steps=10_000))
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def step(self, action):
+        self.unwrapped.force_mag = 10 * abs(float(action[0]))
+        return self.env.step(int(action[0] > 0))
+
+
+@pytest.mark.slow
+def test_a_pendulum_seen_by_its_position_needs_memory():
+    settings = {"agent": "sac", "total_steps": 14_000, "eval_every": 7_000, "eval_episodes": 10, "workers": 0, "num_envs": 4, "gamma": 0.95,
+                "updates_per_step": 0.5, "initial_ent_coef": 1.0}
+    memory = learn(HiddenVelocity, "gru", sequence_length=16, batch_size=32, **settings)
+    none = learn(HiddenVelocity, "none", **settings)
+    assert memory[-1]["eval_return"] > -700
+    assert none[-1]["eval_return"] < -900
+
+
+@pytest.mark.slow
+def test_a_small_wind():
+    """Held-out winds, after most of the steps were random: the reward is rare."""
+    found = learn("Wind", "gru", agent="sac", env_options={"horizon": 25, "radius": 0.07, "num_train": 20, "num_eval": 20},
+                  eval_env_options={"tasks": "eval", "cycle": True}, total_steps=40_000, eval_every=2_000, eval_episodes=20, gamma=0.9,
+                  num_envs=8, learning_starts=20_000, ent_coef=0.01)
+    assert all(row["eval_return"] == 0 for row in found[:8])
+    assert max(row["eval_return"] for row in found) > 3
