@@ -61,8 +61,10 @@ def test_every_setting_has_an_option():
     assert set(table.settings) == set(start)
     other = {"device": "cpu", "preset": "popgym-fair", "head_activation": "tanh", "time_encoding": "none",
              "lr_schedule": "constant", "normalize_advantage": "minibatch", "env": "TMaze", "memory": "gru",
-             "log": "tensorboard,wandb", "env_options": "k=3", "memory_options": "clip=2.5", "agent": "hadamem.agents:PPO"}
-    want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "memory_options": start["network.memory_options"] | {"clip": 2.5}}
+             "log": "tensorboard,wandb", "env_options": "k=3", "eval_env_options": "k=4",
+             "memory_options": "clip=2.5", "agent": "hadamem.agents:PPO"}
+    want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "eval_env_options": {"k": 4},
+            "memory_options": start["network.memory_options"] | {"clip": 2.5}}
     for name, setting in table.settings.items():
         value = other.get(setting.field)
         if value is None:
@@ -145,6 +147,16 @@ def test_what_is_printed(here, capsys):
     assert [line.split() for line in lines[-4:]] == [["run", place], ["curve", f"{place}/curve.png"],
                                                      ["evaluate", "hadamem", "eval", place], ["watch", "hadamem", "watch", place]]
     assert captured.err == ""
+
+
+def test_evaluations_while_training(here, capsys):
+    argv = ["train", "--env", "TMaze", "--name", "run", *STEPS, *TINY, "--plain"]
+    assert main([*argv, "--eval-every", "300", "--eval-episodes", "4", "--eval-env-option", "corridor=5"]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"step 512 \(100 %\), .*, eval \S+ \(success \d+ %\) at 512 steps, ", out)
+    assert re.search(r"\n  evaluation  \S+ \(success \d+ %\) at 512 steps, best \S+\n", out)
+    assert [row["steps"] for row in open_run("run").metrics if "eval_return" in row] == [384, 512]
+    assert open_run("run").config.eval_env_options == {"corridor": 5}
 
 
 def test_a_config_file_starts_the_same_run_again(trained, here, capsys):

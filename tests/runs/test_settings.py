@@ -218,10 +218,11 @@ def test_find_in_a_run():
 @pytest.mark.parametrize("name", sorted(ELSEWHERE))
 def test_names_of_other_libraries(name):
     """Each is refused, with ours as a hint, which is a setting."""
-    table = settings_table()
+    agent = next(agent for agent in ("ppo", "sac") if ELSEWHERE[name] in settings_table(agent).bare)
+    table = settings_table(agent)
     assert table.find(ELSEWHERE[name]).field == ELSEWHERE[name]
     assert name not in table.bare
-    for written in (name, name.replace("_", "-"), f"ppo.{name}"):
+    for written in (name, name.replace("_", "-"), f"{agent}.{name}"):
         with pytest.raises(ValueError, match=f"^unknown setting {written!r}; did you mean {ELSEWHERE[name]!r}\\?$"):
             table.find(written)
 
@@ -305,19 +306,20 @@ def test_numbers_of_numpy_are_plain_in_a_configuration():
 def test_a_configuration_comes_back(preset, memory, tmp_path):
     config = make_config(preset, env="TMaze", memory=memory, seed=3, log=("tensorboard", "wandb"), env_options={"length": 5})
     values = to_dict(config)
-    assert set(values) - {"ppo"} == {f.name for f in dataclasses.fields(TrainConfig)} - {"algorithm"}
-    assert values["ppo"] == dataclasses.asdict(config.algorithm)
+    assert set(values) - {section_of(config.agent)} == {f.name for f in dataclasses.fields(TrainConfig)} - {"algorithm"}
+    assert values[section_of(config.agent)] == dataclasses.asdict(config.algorithm)
     assert from_dict(values) == config
     assert from_dict(json.loads(json.dumps(values))) == config      # as in a checkpoint
     save_config(config, tmp_path / "c.yaml")
     assert load_config(tmp_path / "c.yaml") == config
     assert from_dict(to_flat(config)) == config
-    assert set(to_flat(config)) == set(settings_table().settings)
+    assert set(to_flat(config)) == set(settings_table(config.agent).settings)
     changes = {name: x for name, x in to_flat(config).items() if name != "preset"}
     assert make_config(preset, **changes) == config      # nothing is added twice
     # Everything that the memory is built with is spelled out.
     size = config.network.memory_size
-    options = resolve_options(memory, {} if size is None else {"memory_size": size})
+    own = PRESETS[preset].for_memory(memory, section_of(config.agent)).get("network.memory_options", {})
+    options = resolve_options(memory, {**({} if size is None else {"memory_size": size}), **own})
     assert config.network.memory_options == {name: x for name, x in options.items() if name not in ("memory_size", "backend")}
 
 
@@ -332,11 +334,13 @@ def test_sizes_and_options_of_the_memory_are_spelled_out():
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"network": 3}, "network is a section with settings such as network.memory, got 3"),
-    ({"sac": {"gamma": 0.9}}, "unknown setting 'sac'"), ({"algorithm": PPOConfig()}, "unknown setting 'algorithm'; did you mean 'agent'"),
+    ({"sacc": {"gamma": 0.9}}, "unknown setting 'sacc'"), ({"algorithm": PPOConfig()}, "unknown setting 'algorithm'; did you mean 'agent'"),
     ({"agent": "pop"}, "unknown agent 'pop'; did you mean 'ppo'"),
     ({"preset": "defalt"}, "unknown preset 'defalt'; did you mean 'default'"),
     ({"gamma": 2}, "ppo.gamma must be between 0 and 1, got 2.0"), ({"gamma": "0.9"}, "ppo.gamma must be a number, got '0.9'"),
-    ({"num_envs": 0}, "num_envs must be at least 1, got 0"), ({"compile": 1}, "compile must be True or False, got 1"),
+    ({"num_envs": 0}, "num_envs must be at least 1, got 0"), ({"eval_every": -1}, "eval_every must be 0"),
+    ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"), ({"eval_env_options": {"seed": 1}}, "eval_env_options has 'seed'"),
+    ({"compile": 1}, "compile must be True or False, got 1"),
 ])
 def test_bad_changes(changes, words):
     with pytest.raises(ValueError, match=words):

@@ -1,4 +1,4 @@
-"""`hadamem list`: memories, agents, envs or kernel backends."""
+"""`hadamem list`: memories, agents, envs, presets or kernel backends."""
 
 from __future__ import annotations
 
@@ -60,4 +60,14 @@ def _agents() -> list[tuple[str, ...]]:
     return [(name, (agent.__doc__ or "").strip().partition("\n")[0]) for name, agent in AGENTS.items()]
 
 
-KINDS = {"memories": _memories, "agents": _agents, "envs": _envs, "backends": _backends}
+def _presets() -> list[tuple[str, ...]]:
+    try:
+        from ..runs.presets import PRESETS
+    except ImportError as error:
+        raise UsageError(f"presets need more packages ({error}): pip install 'hadamem[train]'") from error
+    rows = [(name, preset.agent, preset.settings.get("env", "any env"), f"{preset.settings.get('total_steps', 1_000_000):,} steps")
+            for name, preset in PRESETS.items()]
+    return [("preset", "agent", "env", "length"), *rows]
+
+
+KINDS = {"memories": _memories, "agents": _agents, "envs": _envs, "presets": _presets, "backends": _backends}

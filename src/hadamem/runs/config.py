@@ -32,45 +32,56 @@ class TrainConfig:
     device: str = "auto"                                 # auto: a GPU if there is one
     preset: str = "default"                              # what the other settings were derived from
     num_envs: int | None = None                          # parallel envs; None: steps_per_iteration / num_steps
-    num_steps: int | None = None                         # steps of each env per iteration; None: one episode, at most max_num_steps
+    num_steps: int | None = None                         # steps of each env per iteration; None: one episode, or what suits the agent
     max_num_steps: int = 256                             # longer episodes are collected in parts of this length
     steps_per_iteration: int = 4096                      # about num_envs x num_steps; used if num_envs is None
     workers: int | None = None                           # processes for a Gymnasium env; None: one per CPU
     threads: int = 1                                     # torch threads on a CPU; more help little on idle cores and hurt on busy ones
     previous_action: bool = True                         # the network sees the previous action
     first_step: bool = True                              # the network sees a flag at the first step of an episode
+    previous_reward: bool = False                        # the network sees the reward of the previous step
     network: Any = field(default_factory=NetworkConfig)      # settings of the network
     algorithm: Any = field(default_factory=AGENTS[DEFAULT_AGENT].Config)      # settings of the agent
+    eval_every: int = 0                                  # env steps between evaluations while training; 0: none
+    eval_episodes: int = 20                              # episodes of such an evaluation
+    eval_env_options: dict[str, Any] = field(default_factory=dict)      # options of the env for evaluations, beside env_options; repeatable
+    eval_deterministic: bool = True                      # evaluate the most likely actions; false: sample them
     checkpoint_every: float = 60.0                       # seconds between checkpoints
     keep_checkpoints: int = 2                            # older ones are deleted
+    save_replay: bool = True                             # checkpoints hold the replay, if there is one; False: it is empty after a resume
     max_skipped: int = 50                                # stop after this many updates in a row that were not finite
     log: tuple[str, ...] = ("tensorboard",)              # where metrics go beside metrics.jsonl: tensorboard, wandb, mlflow
-    compile: bool = False                                # torch.compile the loss on a GPU: 20 s at the start, then a quarter faster
+    compile: bool = False                                # torch.compile on a GPU: 20 s at the start, then a quarter faster
     tf32: bool = True                                    # faster matrix products on a GPU, with 10 bits of mantissa
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "steps_per_iteration", "threads", "max_num_steps", "keep_checkpoints", "max_skipped"):
+        for name in ("total_steps", "steps_per_iteration", "threads", "max_num_steps", "keep_checkpoints", "max_skipped",
+                     "eval_episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("num_envs", "num_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.eval_every < 0:
+            raise ValueError(f"eval_every must be 0 (no evaluations) or more env steps, got {self.eval_every}")
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers must be at least 0, got {self.workers}")
         if not self.checkpoint_every >= 0:
             raise ValueError(f"checkpoint_every must be 0 seconds or more, got {self.checkpoint_every}")
-        for name in {"num_envs", "seed", "device"} & set(self.env_options):
-            raise ValueError(f"env_options has {name!r}, which is a setting of the run itself; use {name}, not an option of the env")
+        for options in ("env_options", "eval_env_options"):
+            for name in {"num_envs", "seed", "device"} & set(getattr(self, options)):
+                raise ValueError(f"{options} has {name!r}, which is a setting of the run itself; use {name}, not an option of the env")
         if not 0 <= self.seed < 1 << 31:
             raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
         object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))
         for name in self.log:
             if name not in LOGS:
                 raise ValueError(f"unknown log {name!r};{did_you_mean(name, LOGS)} choose from {', '.join(LOGS)}")
-        kind = self.agent_class.Config
-        if not isinstance(self.algorithm, kind):
-            raise ValueError(f"agent {self.agent!r} takes settings of type {kind.__name__}, got {type(self.algorithm).__name__}")
+        for kind, given in ((self.agent_class.Config, self.algorithm), (self.agent_class.Network, self.network)):
+            if not isinstance(given, kind):
+                raise ValueError(f"agent {self.agent!r} takes settings of type {kind.__name__}, got {type(given).__name__}; "
+                                 "make_config builds them")
 
     @property
     def agent_class(self) -> type[Agent]:
@@ -105,8 +116,12 @@ def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     check_sections(changes, agent)
     given = table.flatten(changes)
     memory = given.get("network.memory", PRESETS[preset].settings.get("network.memory", NetworkConfig.memory))
+    if memory == "none" and given.get("network.actor_memory", "same") != "same":      # settings for no memory at all do not fit
+        memory = given["network.actor_memory"]
     others = {section_of(other) for other in AGENTS} - set(table.sections)
-    usual = {name: x for name, x in PRESETS[preset].resolve(memory).items() if name.partition(".")[0] not in others}
+    usual = {name: x for name, x in PRESETS[preset].resolve(memory, section_of(agent)).items() if name.partition(".")[0] not in others}
+    if agent != PRESETS[preset].agent:      # whose network may have other settings
+        usual = {name: x for name, x in usual.items() if name in table.settings}
     config = _build(table, {**table.flatten(usual), "agent": agent, "preset": preset, **given})
     return dataclasses.replace(config, network=spell_out(config.network))
 
@@ -122,34 +137,49 @@ def check_sections(values: Mapping[str, Any], agent: str, file: Any = None) -> N
 
 
 def spell_out(network: Any) -> Any:
-    """The settings of a network with every option of its memory, so that a run stays what it is when a default changes."""
-    size = {} if network.memory_size is None else {"memory_size": network.memory_size}
-    options = resolve_options(network.memory, {**size, **network.memory_options})
-    if options.get("backend") == "auto":      # chosen on each machine
-        del options["backend"]
-    return dataclasses.replace(network, memory_size=options.pop("memory_size", None), memory_options=options)
+    """The settings of a network with every option of its memories, so that a run stays what it is when a default changes."""
+    for memory in ("memory", "actor_memory"):      # some networks have a second one
+        name = getattr(network, memory, "same")
+        if name == "same":
+            continue
+        size = getattr(network, f"{memory}_size")
+        options = resolve_options(name, {**({} if size is None else {"memory_size": size}), **getattr(network, f"{memory}_options")})
+        if options.get("backend") == "auto":      # chosen on each machine
+            del options["backend"]
+        network = dataclasses.replace(network, **{f"{memory}_size": options.pop("memory_size", None), f"{memory}_options": options})
+    return network
 
 
 def override(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Saved settings with changes, both by full dotted name, for `make_config`.
 
     A saved file spells out sizes and options of its memory. Where another memory or memory size is given, those that were only defaults of
-    the saved one are left out, so that they become the defaults of the new one.
+    the saved one are left out, so that they become the defaults of the new one. Options (of the env, of the memory) are added to those of
+    the file or the preset; another env has none of them.
     """
     values = dict(saved)
     memory, size = (saved.get(f"network.{name}") for name in ("memory", "memory_size"))
-    other = memory is not None and given.get("network.memory", memory) != memory
-    if other:
-        usual = to_flat(make_config(saved.get("preset", "default"), agent=saved.get("agent", DEFAULT_AGENT), memory=memory))
-        for name in ("network.memory_size", "network.memory_output_size", "network.time_encoding"):
-            if saved.get(name) == usual[name]:
+    if memory is not None and given.get("network.memory", memory) != memory:
+        preset, agent = saved.get("preset", "default"), saved.get("agent", DEFAULT_AGENT)
+        usual = to_flat(make_config(preset, agent=agent, memory=memory))
+        own = (PRESETS[preset].for_memory(kind, section_of(agent)) for kind in (memory, given["network.memory"]))
+        for name in {"network.memory_size", "network.memory_output_size", *(name for changes in own for name in changes)}:
+            if name in usual and saved.get(name) == usual[name]:
                 values.pop(name, None)
         values.pop("network.memory_options", None)
     elif memory is not None and given.get("network.memory_size", size) != size:
         usual = resolve_options(memory, {} if size is None else {"memory_size": size})
         options = saved.get("network.memory_options", {})
         values["network.memory_options"] = {name: x for name, x in options.items() if name not in usual or usual[name] != x}
-    merged = {name: {**values.get(name, {}), **x} if isinstance(x, dict) else x for name, x in given.items()}
+    if given.get("network.actor_memory", saved.get("network.actor_memory")) != saved.get("network.actor_memory"):
+        for name in ("actor_memory_size", "actor_memory_output_size", "actor_memory_options"):      # of another memory
+            values.pop(f"network.{name}", None)
+    preset = PRESETS.get(given.get("preset", saved.get("preset", "default")))
+    usual = {} if preset is None else dict(preset.settings)
+    if given.get("env", usual.get("env")) != usual.get("env"):
+        usual = {name: x for name, x in usual.items() if not name.endswith("env_options")}
+        values |= {name: {} for name in ("env_options", "eval_env_options") if preset is not None and name in preset.settings}
+    merged = {name: {**values.get(name, usual.get(name, {})), **x} if isinstance(x, dict) else x for name, x in given.items()}
     return {**values, **merged}
 
 

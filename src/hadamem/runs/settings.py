@@ -35,7 +35,11 @@ ELSEWHERE = {name: ours for ours, names in {
     "num_minibatches": ("n_minibatches", "minibatches", "batch_size"), "clip_range": ("clip_coef", "clip_param", "clip_eps"),
     "kl_coef": ("kl_coeff",), "target_kl": ("kl_target",), "vf_coef": ("value_coef", "vf_loss_coeff", "value_loss_coef"),
     "vf_loss_clip": ("vf_clip_param",), "ent_coef": ("entropy_coeff", "entropy_coef", "entropy_coefficient"),
-    "max_grad_norm": ("grad_clip", "grad_norm", "max_norm"),
+    "max_grad_norm": ("grad_clip", "grad_norm", "max_norm"), "replay_size": ("buffer_size", "replay_buffer_size", "memory_capacity"),
+    "updates_per_step": ("gradient_steps", "train_freq", "utd", "utd_ratio", "num_updates_per_iter"), "tau": ("polyak", "target_tau"),
+    "hidden_sizes": ("net_arch", "hidden_dims", "hidden_layers"), "learning_starts": ("warmup_steps", "start_steps", "random_steps"),
+    "eval_every": ("eval_freq", "eval_interval", "evaluation_interval"),
+    "eval_episodes": ("n_eval_episodes", "num_eval_episodes", "evaluation_duration"),
 }.items() for name in names}
 
 
@@ -76,7 +80,8 @@ class Setting(NamedTuple):
             return dict(value)
         elif kind in (bool, str) and isinstance(value, kind):
             return value
-        raise ValueError(f"{self.name} must be {WORDS[kind]}{' or None' if self.optional else ''}, got {value!r}")
+        words = "whole numbers such as 256,256" if kind is tuple and self.item is int else WORDS[kind]
+        raise ValueError(f"{self.name} must be {words}{' or None' if self.optional else ''}, got {value!r}")
 
     def parse(self, text: str) -> Any:
         """A value from the command line or from text in a file."""
