@@ -7,6 +7,8 @@ from gymnasium import spaces
 
 import hadamem as hm
 
+from ..training.toys import Recall
+
 SMALL = {"device": "cpu", "quiet": True, "hidden_sizes": (64, 64), "lr": 1e-3}
 MEMORY = {"memory_size": 32, "memory_output_size": 32}
 
@@ -27,6 +29,15 @@ def learn(env, memory, **settings):
     run = hm.train(env, memory, **{**SMALL, **({} if memory == "none" else MEMORY), **settings})
     assert not any(row["skipped"] for row in run.metrics)
     return [row for row in run.metrics if "eval_return" in row]
+
+
+@pytest.mark.parametrize(("memory", "least", "most"), [("gru", 0.9, 1.0), ("shm", 0.9, 1.0), ("none", 0.0, 0.8)])
+def test_discrete_recall_needs_memory(memory, least, most):
+    """A bit is shown at the first step of an episode, and asked for at its end."""
+    sequences = {} if memory == "none" else {"sequence_length": 16, "batch_size": 16, "memory_size": 16, "memory_output_size": 16}
+    found = learn(Recall, memory, agent="sac-discrete", total_steps=1152, eval_every=1152, eval_episodes=40, workers=0, num_envs=8,
+                  gamma=0.9, ent_coef=0.02, updates_per_step=0.3, learning_starts=400, hidden_sizes=(32, 32), **{**sequences, "lr": 3e-3})
+    assert least <= found[-1]["eval_return"] <= most
 
 
 def test_plain_sac_balances_a_cart():
