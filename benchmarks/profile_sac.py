@@ -21,10 +21,11 @@ def build(preset: str, memory: str, device: str, compile: bool) -> tuple[Trainer
                          **({"num_envs": 10} if preset.startswith("wind") else {}))
     trainer = Trainer(config)
     seconds = time.perf_counter() - start
+    assert trainer.replay is not None
     for i in range(3):
         trainer.collector.draw(i)
         trainer._collect()
-        trainer.replay.add()      # type: ignore[union-attr]
+        trainer.replay.add()
     return trainer, seconds
 
 

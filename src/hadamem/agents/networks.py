@@ -229,7 +229,8 @@ class TinyConv(nn.Conv2d):
         weight = self.weight.view(self.out_channels * self.in_channels, -1) @ self.places
         weight = weight.view(self.out_channels, self.in_channels, pixels, -1).permute(1, 2, 0, 3)
         weight = weight.reshape(self.in_channels * pixels, -1)                                       # [inputs, outputs]
-        y = torch.addmm(self.bias.repeat_interleave(rows * columns), x.flatten(1), weight)           # type: ignore[union-attr]
+        assert self.bias is not None
+        y = torch.addmm(self.bias.repeat_interleave(rows * columns), x.flatten(1), weight)
         return y.view(-1, self.out_channels, rows, columns)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from gymnasium import spaces
@@ -220,7 +220,7 @@ class SAC(Agent):
     # --- updates ---------------------------------------------------------------------------------------------------
 
     def attach(self, source: Source) -> None:
-        replay: ReplaySource = source      # type: ignore[assignment]
+        replay = cast(ReplaySource, source)      # `self.replay` asked for one
         self.source, device = replay, self.sums.device
         self.rows = torch.zeros(CHUNK, self.config.batch_size, dtype=torch.int64, device=device)
         self.noise = self.draw_noise(CHUNK, torch.Generator(device))

@@ -174,9 +174,10 @@ class Heads(nn.Module):
         self.copies = copies
         self.layers = nn.ModuleList(Layers(copies, a, b) for a, b in itertools.pairwise(sizes))
         if config.released_init:
-            for layer, width in zip(self.layers, sizes[1:], strict=True):
-                nn.init.uniform_(layer.weight, -1 / math.sqrt(width), 1 / math.sqrt(width))      # type: ignore[arg-type]
-                nn.init.constant_(layer.bias, 0.1)      # type: ignore[arg-type]
+            for weight, bias in (layer.parameters() for layer in self.layers):
+                limit = 1 / math.sqrt(weight.shape[-1])
+                nn.init.uniform_(weight, -limit, limit)
+                nn.init.constant_(bias, 0.1)
             for parameter in self.layers[-1].parameters():
                 nn.init.uniform_(parameter, -scale, scale)
 
