@@ -97,18 +97,17 @@ def test_random_rows_tame_correlated_inputs():
     assert means["step"] < 100
 
 
-@pytest.mark.parametrize("form", ["tanh", "sigmoid"])
+@pytest.mark.parametrize("form", ["tanh", "sigmoid", "exp", "exp:1.5", "drift"])
 def test_G2_matches_autograd(form):
-    from hadamem.kernels.shm.forms import FORMS, calibrate
+    from hadamem.kernels.shm.forms import calibrate, find_form, logits, slope
 
     g = torch.Generator().manual_seed(3)
-    theta = torch.randn(4, dtype=torch.float64, generator=g).requires_grad_()
+    theta = torch.randn(8 if find_form(form).drift else 4, dtype=torch.float64, generator=g).requires_grad_()
     vc = torch.randn(1, 7, 5, dtype=torch.float64, generator=g)
-    C = calibrate(theta[:, None] * vc[:, :, None, :], form)           # [1, 7, 4, 5], one theta for all steps
-    scale, gain = FORMS[form]
-    dC = (gain * C * (1 - C / scale) * vc[:, :, None, :]).detach()
+    C = calibrate(logits(theta, vc, form), form)                      # [1, 7, 4, 5], one theta for all steps
+    dC = (slope(C, form) * vc[:, :, None, :]).detach()
     product = C.prod(1)[0]                                            # [4, 5]
-    want = torch.stack([torch.autograd.grad(product[:, j].sum(), theta, retain_graph=True)[0] for j in range(5)], dim=1)
+    want = torch.stack([torch.autograd.grad(product[:, j].sum(), theta, retain_graph=True)[0][:4] for j in range(5)], dim=1)
     curves = cumulative_products(C.detach(), dC)
     assert curves.G2_mean[-1].item() == pytest.approx(want.abs().mean().item(), rel=1e-12)
     assert curves.G2_max[-1].item() == pytest.approx(want.abs().max().item(), rel=1e-12)
@@ -127,7 +126,7 @@ def test_G2_of_a_model_matches_autograd():
     assert curves.G2_mean[-1].item() == pytest.approx(grads.abs().mean().item(), rel=1e-10)
 
 
-@pytest.mark.parametrize("calibration", ["theta", "neural_theta", "fixed", "random", "none"])
+@pytest.mark.parametrize("calibration", ["theta", "exp", "drift", "neural_theta", "fixed", "random", "none"])
 def test_every_calibration_chunk_and_state(calibration):
     torch.manual_seed(0)
     memory = hm.SHM(6, 6, 5, calibration=calibration, theta_init=1.0, row_mode="step")

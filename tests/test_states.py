@@ -68,12 +68,42 @@ def test_vector_keeps_extremes():
 def test_vector_survives_a_float32_numpy_trip():
     paper = hm.SHM.paper(3, 2, 2)
     state = paper(torch.randn(3, 5, 3))[1]
-    carried = torch.from_numpy(hm.states.to_vector(state).numpy().copy())
+    carried = torch.from_numpy(hm.states.to_vector(state).detach().numpy().copy())
     back = hm.states.from_vector(paper, carried)
     assert torch.equal(back.M, state.M)
     assert torch.equal(back.clock, state.clock)
     x = torch.randn(3, 4, 3)
     assert torch.equal(paper(x, back)[0], paper(x, state)[0])
+
+
+def test_vector_carries_gradients():
+    """Those of float64 numbers are rounded to float32 on the way."""
+    state = hm.states.apply(lambda x: x.requires_grad_() if x.is_floating_point() or x.is_complex() else x, odd_state())
+    moved = hm.states.from_vector(OddMemory(), hm.states.to_vector(state))
+    for name, after, before in zip(Odd._fields, moved, state, strict=True):
+        assert after.requires_grad == before.requires_grad, name
+        if before.requires_grad:
+            gradient = torch.randn_like(after)
+            rtol = 1e-3 if before.dtype in (torch.float16, torch.bfloat16) else 1e-6
+            (got,) = torch.autograd.grad(after, before, gradient, retain_graph=True)
+            torch.testing.assert_close(got, gradient, rtol=rtol, atol=rtol, msg=name)
+
+
+@pytest.mark.parametrize("name", hm.list_memories())
+def test_vector_of_every_memory_in_a_compiled_graph(name):
+    """The trip through a vector is exact and carries gradients, in one graph, and its width is known beforehand."""
+    memory = hm.make_memory(name, 3, memory_size=4)
+    width = memory.state_width
+    vector = hm.states.to_vector(hm.states.detach(memory(torch.randn(2, 5, 3))[1]))
+    assert vector.shape == (2, width)
+    torch._dynamo.reset()      # every memory is another graph of the same lambda
+    compiled = torch.compile(lambda v: hm.states.to_vector(hm.states.from_vector(memory, v)), fullgraph=True, backend="aot_eager")
+    vector.requires_grad_(width > 0)
+    out = compiled(vector)
+    assert torch.equal(out, vector)
+    if width:
+        (gradient,) = torch.autograd.grad(out.sum(), vector)
+        assert int(gradient.sum()) == 2 * memory.state_size      # each float of each row; counters have none
 
 
 def test_vector_of_a_dtype_that_was_asked_for():

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .kernels.shm.forms import FORMS, calibrate
+from .kernels.shm.forms import calibrate, logits, slope
 from .memory.calibration import Factors
 from .memory.shm import SHM, SHMState
 
@@ -107,6 +107,17 @@ def critical_gradients(
     return _collect(_steps(memory, x, state, reset, rows, chunk), state=state.M if state_curve else None)
 
 
+@torch.no_grad()
+def calibrations(
+    memory: SHM, x: Tensor, state: SHMState | None = None, reset: Tensor | None = None, *, rows: Tensor | None = None
+) -> Iterator[Tensor]:
+    """C_t [B, V, K] of every step in float64, for this memory on x [B, T, D]."""
+    memory.check_inputs(x, state, reset)
+    state = memory.initial_state(x.shape[0], device=x.device) if state is None else state
+    for C, *_ in _steps(memory, x, state, reset, rows, 1):
+        yield C
+
+
 def _steps(
     memory: SHM, x: Tensor, state: SHMState, reset: Tensor | None, rows: Tensor | None, chunk: int
 ) -> Iterator[Any]:
@@ -130,10 +141,9 @@ def _at(found: Factors | Tensor | None, t: int, v: Tensor, k: Tensor) -> tuple[T
         return torch.ones(v.shape[0], v.shape[-1], k.shape[-1], dtype=torch.float64, device=v.device), None
     if isinstance(found, Tensor):
         return found[:, t].double(), None
-    vc = found.vc[:, t, None, :].double()
-    C = calibrate(found.theta[:, t, :, None].double() * vc, found.form)
-    scale, gain = FORMS[found.form]
-    return C, gain * C * (1 - C / scale) * vc      # dC/dz times dz/dtheta
+    vc = found.vc[:, t].double()
+    C = calibrate(logits(found.theta[:, t].double(), vc, found.form), found.form)
+    return C, slope(C, found.form) * vc[:, None, :]      # dC/dz times dz/dtheta
 
 
 def _collect(steps: Iterable[Any], state: Tensor | None = None) -> Curves:

@@ -6,14 +6,16 @@ for bit: integers and float64 numbers are stored as four 16-bit pieces, each a s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 State = Any   # a NamedTuple of tensors, each with the batch as its first axis
 S = TypeVar("S")
+REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}   # of their parts
 
 
 class HasInitialState(Protocol):
@@ -61,49 +63,99 @@ def where(reset: Tensor, new: S, old: S) -> S:
 
 
 _PIECES = (0, 16, 32, 48)
+_WIDE = (torch.float64, torch.int64, torch.int32)   # dtypes that are stored in pieces
+
+
+def _split(words: Tensor) -> Tensor:
+    return torch.stack([(words >> s) & 0xFFFF for s in _PIECES], dim=-1).to(torch.float32)
+
+
+def _join(pieces: Tensor) -> Tensor:
+    parts = pieces.to(torch.int64)
+    return parts[..., 0] | parts[..., 1] << 16 | parts[..., 2] << 32 | parts[..., 3] << 48
+
+
+class _SplitDouble(torch.autograd.Function):
+    """float64 [B, n] -> its pieces [B, n, 4]. The first piece carries the gradient, in float32."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _split(x.contiguous().view(torch.int64))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient[..., 0].to(torch.float64)
+
+
+class _JoinDouble(torch.autograd.Function):
+    """The inverse of `_SplitDouble`."""
+
+    @staticmethod
+    def forward(ctx: Any, pieces: Tensor) -> Tensor:
+        return _join(pieces).view(torch.float64)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return torch.nn.functional.pad(gradient.to(torch.float32)[..., None], (0, len(_PIECES) - 1))
 
 
 def _to_floats(x: Tensor) -> Tensor:
-    x = x.detach().flatten(1) if x.ndim > 1 else x.detach()[:, None]
     if x.is_complex():
-        x = torch.view_as_real(x).flatten(1)
+        x = torch.view_as_real(x)
+    x = x.flatten(1) if x.ndim > 1 else x[:, None]
     if x.dtype == torch.float64:
-        x = x.contiguous().view(torch.int64)
-    if x.dtype in (torch.int64, torch.int32):
-        words = x.to(torch.int64)
-        return torch.stack([(words >> s) & 0xFFFF for s in _PIECES], dim=-1).flatten(1).to(torch.float32)
+        return _SplitDouble.apply(x).flatten(1)
+    if x.dtype in _WIDE:
+        return _split(x.to(torch.int64)).flatten(1)
     return x.to(torch.float32)   # float32, narrower floats and bool fit as they are
 
 
-def _from_floats(v: Tensor, like: Tensor) -> Tensor:
-    shape = (v.shape[0], *like.shape[1:])
-    if like.is_complex():
-        part = torch.view_as_real(like)
-        return torch.view_as_complex(_from_floats(v, part).contiguous())
-    if like.dtype in (torch.float64, torch.int64, torch.int32):
-        pieces = v.to(torch.int64).unflatten(1, (-1, len(_PIECES)))
-        words = sum(pieces[..., n] << s for n, s in enumerate(_PIECES))
-        words = words.view(torch.float64) if like.dtype == torch.float64 else words.to(like.dtype)
-        return words.reshape(shape)
-    return v.to(like.dtype).reshape(shape)
+def _from_floats(v: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if dtype.is_complex:
+        return torch.view_as_complex(_from_floats(v, (*shape, 2), REAL[dtype]).contiguous())
+    if dtype in _WIDE:
+        pieces = v.unflatten(1, (v.shape[1] // len(_PIECES), len(_PIECES)))
+        v = _JoinDouble.apply(pieces) if dtype == torch.float64 else _join(pieces)
+    return v.to(dtype).reshape(v.shape[0], *shape)
 
 
-def _floats_per_row(x: Tensor) -> int:
-    n = x[0].numel() * (2 if x.is_complex() else 1)
-    wide = x.dtype in (torch.float64, torch.complex128, torch.int64, torch.int32)
-    return n * (len(_PIECES) if wide else 1)
+class _Layout(NamedTuple):
+    shapes: tuple[tuple[int, ...], ...]  # of a state's tensors, without the batch
+    dtypes: tuple[torch.dtype, ...]
+    sizes: tuple[int, ...]               # floats per batch row
+
+
+def _find_layout(memory: HasInitialState, dtype: torch.dtype | None, identity: int) -> _Layout:
+    """How a memory's states lie in a vector. `identity` is id(memory): torch.compile then compiles again for another memory."""
+    like = memory.initial_state(1, device="meta", dtype=dtype)
+    shapes, dtypes = tuple(tuple(x.shape[1:]) for x in like), tuple(x.dtype for x in like)
+    pieces = [(2 if x.is_complex() else 1) * (len(_PIECES) if x.dtype in (*_WIDE, torch.complex128) else 1) for x in like]
+    return _Layout(shapes, dtypes, tuple(n * math.prod(shape) for n, shape in zip(pieces, shapes, strict=True)))
+
+
+# As torch.compiler.assume_constant_result does it, which would import the compiler. Dynamo cannot trace into modules like nn.GRU.
+_find_layout._dynamo_marked_constant = True   # type: ignore[attr-defined]
+
+
+def vector_width(memory: HasInitialState, dtype: torch.dtype | None = None) -> int:
+    """How many numbers `to_vector` writes per batch row of this memory's state."""
+    return sum(_find_layout(memory, dtype, id(memory)).sizes)
 
 
 def to_vector(state: State) -> Tensor:
-    """The state as one float32 tensor [B, n], detached. `from_vector` restores it bit for bit."""
+    """The state as one float32 tensor [B, n]; `from_vector` restores it bit for bit.
+
+    Gradients flow through the two of them (those of float64 numbers in float32). Use `detach` on a state to be stored.
+    """
     apply(lambda x: x, state)
     return torch.cat([_to_floats(x) for x in state], dim=1)
 
 
 def from_vector(memory: HasInitialState, vector: Tensor, dtype: torch.dtype | None = None) -> State:
     """The state that `to_vector` wrote, for this memory; `dtype` as it was given to `initial_state`."""
-    like = memory.initial_state(1, device="meta", dtype=dtype)
-    sizes = [_floats_per_row(x) for x in like]
-    if vector.ndim != 2 or vector.shape[1] != sum(sizes):
-        raise ValueError(f"vector must have shape [B, {sum(sizes)}] for this memory, got {list(vector.shape)}")
-    return type(like)(*(_from_floats(v, x) for v, x in zip(vector.split(sizes, dim=1), like, strict=True)))
+    layout = _find_layout(memory, dtype, id(memory))
+    if vector.ndim != 2 or vector.shape[1] != sum(layout.sizes):
+        raise ValueError(f"vector must have shape [B, {sum(layout.sizes)}] for this memory, got {list(vector.shape)}")
+    parts = vector.split(list(layout.sizes), dim=1)
+    kind = getattr(memory, "state_type", None) or type(memory.initial_state(1, device="meta"))
+    return kind(*(_from_floats(*part) for part in zip(parts, layout.shapes, layout.dtypes, strict=True)))

@@ -18,6 +18,10 @@ SHM_VARIANTS = {
     "step": dict(row_mode="step", theta_init=1.0),
     "episode": dict(row_mode="episode", theta_init=1.0),
     "first": dict(row_mode="first", theta_init=1.0),
+    "exp": dict(calibration="exp", row_mode="step", theta_init=1.0),
+    "exp-bound": dict(calibration="exp:1.5", theta_init=1.0, clip=None),
+    "drift": dict(calibration="drift", theta_init=1.0),
+    "drift-step": dict(calibration="drift:2.5", row_mode="step"),
     "neural_theta": dict(calibration="neural_theta"),
     "neural_theta-clip": dict(calibration="neural_theta", theta_init=1.0, clip=100.0),   # M grows to the limit
     "fixed": dict(calibration="fixed"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hadamem import kernels
+from hadamem.kernels.shm.forms import find_form
 
 TOLERANCES = {torch.float32: dict(rtol=1e-4, atol=2e-5), torch.float64: dict(rtol=1e-9, atol=1e-11)}
 # B, T, V, K: odd on purpose
@@ -53,6 +54,10 @@ SETTINGS = {   # every option that changes what a kernel does
     "sigmoid-clip": dict(M0=True, clip=0.5, calibration="sigmoid"),
     "none": dict(M0=True, resets=True, calibration="none"),
     "none-clip": dict(resets=True, clip=0.5, calibration="none"),
+    "exp": dict(M0=True, resets=True, calibration="exp"),
+    "exp-clip": dict(M0=True, resets=True, clip=0.8, calibration="exp:1.5"),
+    "drift": dict(M0=True, resets=True, calibration="drift"),
+    "drift-clip": dict(M0=True, clip=0.8, calibration="drift:2.5"),
 }
 
 
@@ -64,7 +69,8 @@ def shm_cases() -> list:
             for setting in SETTINGS:
                 for dtype in TOLERANCES:
                     slow = backend == "triton" and INTERPRETED
-                    few = {True: ("resets",), size[1] <= 100: ("resets", "clip"), size[1] <= 20: tuple(SETTINGS)}[True]
+                    some, longest = ("resets", "clip", "drift", "drift-clip"), ("resets", "drift")
+                    few = {True: longest, size[1] <= 100: some, size[1] <= 20: tuple(SETTINGS)}[True]
                     left_out = setting not in few or (size[1] > 4 and dtype == torch.float64)
                     if backend != "reference" and not (slow and left_out):
                         label = f"{backend}-{setting}-B{size[0]}T{size[1]}V{size[2]}K{size[3]}-{str(dtype)[6:]}"
@@ -75,13 +81,14 @@ def shm_cases() -> list:
 @pytest.mark.parametrize(("backend", "size", "setting", "dtype"), shm_cases())
 def test_shm_matches_reference(backend, size, setting, dtype):
     options, (B, T, V, K), device = SETTINGS[setting], size, device_of(backend)
-    names = {"theta": (B, T, V), "vc": (B, T, K), "v": (B, T, V), "k": (B, T, K), "q": (B, T, K)}
+    settings = options.get("clip"), options.get("calibration", "tanh")
+    rows = 2 * V if find_form(settings[1]).drift else V
+    names = {"theta": (B, T, rows), "vc": (B, T, K), "v": (B, T, V), "k": (B, T, K), "q": (B, T, K)}
     names |= {"M0": (B, V, K)} if options.get("M0") else {}
     args = inputs(names, dtype, device, scale=0.7)
     generator = torch.Generator().manual_seed(5)
     reset = torch.rand(B, T, generator=generator) < 0.15 if options.get("resets") else None
     cotangents = [torch.randn(B, T, V, generator=generator), torch.randn(B, V, K, generator=generator)]
-    settings = options.get("clip"), options.get("calibration", "tanh")
     judge = {n: x.detach().cpu().requires_grad_() for n, x in args.items()}
     want = run_shm("reference", judge, [c.to(dtype) for c in cotangents], reset, *settings)
     there = None if reset is None else reset.to(device)

@@ -17,9 +17,9 @@ def vectors(B, T, V, K=None, seed=0, dtype=torch.float32):
     return [torch.randn(B, T, n, device="cuda", generator=generator, dtype=dtype) * s for n, s in zip(widths, scales, strict=True)]
 
 
-def results(backend, inputs, M0=None, reset=None, clip=None):
+def results(backend, inputs, M0=None, reset=None, clip=None, calibration="tanh"):
     leaves = [x.clone().requires_grad_() for x in (*inputs, *([] if M0 is None else [M0]))]
-    h, M = hm.kernels.shm(*leaves[:5], M0=None if M0 is None else leaves[5], reset=reset, clip=clip, backend=backend)
+    h, M = hm.kernels.shm(*leaves[:5], None if M0 is None else leaves[5], reset, clip, calibration, backend)
     loss = (h * torch.linspace(-1, 1, h.numel(), device="cuda", dtype=h.dtype).reshape(h.shape)).sum() + M.sum()
     return [h.detach(), M.detach(), *torch.autograd.grad(loss, leaves)]
 
@@ -38,6 +38,18 @@ def test_matches_a_float64_loop(H, T):
     reset = torch.rand(2, T, device="cuda", generator=generator) < 0.02
     want = results("reference", [x.double() for x in inputs], M0.double(), reset)
     assert worst(results("triton", inputs, M0, reset), want) < 2e-5
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("calibration", ["exp", "drift"])
+@pytest.mark.parametrize(("B", "T", "H"), [(2, 130, 24), (2, 300, 128), (70, 33, 128)])
+def test_other_forms_match_a_float64_loop(B, T, H, calibration, clip):
+    inputs = vectors(B, T, H, dtype=torch.float32 if clip is None else torch.float64)   # in float32 others may be at the limit
+    if calibration == "drift":
+        inputs[0] = torch.cat([inputs[0], 0.02 * torch.randn_like(inputs[0])], dim=-1)
+    reset = torch.rand(B, T, device="cuda", generator=torch.Generator("cuda").manual_seed(2)) < 0.02
+    want = results("reference", [x.double() for x in inputs], None, reset, clip, calibration)
+    assert worst(results("triton", inputs, None, reset, clip, calibration), want) < (2e-5 if clip is None else 1e-10)
 
 
 ODD = [(1, 1000, 128, 128), (9, 130, 40, 156), (70, 33, 5, 5), (2, 65, 512, 512), (16, 100, 96, 12)]

@@ -20,6 +20,13 @@ pytestmark = pytest.mark.skipif("cpu" not in hm.kernels.backends(), reason="numb
 act_cpu = pytest.importorskip("hadamem.kernels.shm.act_cpu")
 
 BARE = dict.fromkeys(("input_norm", "normalize_keys", "shortcut", "read_norm"), False)
+
+
+def drifting(memory: hm.SHM) -> hm.SHM:
+    nn.init.normal_(memory.calibration.drift)
+    return memory
+
+
 FORMS = {
     "default": lambda D, O, H: hm.SHM(D, O, H, theta_init=2.0),
     "zero theta": hm.SHM,
@@ -34,6 +41,8 @@ FORMS = {
     "wide": lambda D, O, H: hm.SHM(D, O, H, key_size=2 * H + 3, theta_init=1.0),
     "tall": lambda D, O, H: hm.SHM(D, O, H, key_size=H // 2, theta_init=1.0),
     "clip": lambda D, O, H: hm.SHM(D, O, H, clip=0.5, theta_init=1.0),
+    "exp": lambda D, O, H: hm.SHM(D, O, H, calibration="exp:1.5", theta_init=2.0, row_mode="step"),
+    "drift": lambda D, O, H: drifting(hm.SHM(D, O, H, calibration="drift", theta_init=2.0)),
     "steep": lambda D, O, H: hm.SHM(D, O, H, theta_init=300.0),
 }
 

@@ -11,7 +11,8 @@ from hadamem import states
 from hadamem.memory import MEMORIES, find_memory, resolve_options
 
 CASES = [(name, {}) for name in hm.list_memories()] + [
-    ("shm", {"memory_size": 6, "calibration": "neural_theta"}), ("shm", {"calibration": "none"}), ("shm", {"clip": None, "key_size": 3}),
+    ("shm", {"memory_size": 6, "calibration": "neural_theta"}), ("shm", {"calibration": "none"}),
+    ("shm", {"calibration": "exp:1.5"}), ("shm", {"calibration": "drift", "row_mode": "step"}), ("shm", {"clip": None, "key_size": 3}),
     ("shm-paper", {"row_mode": "episode"}), ("shm-release", {"clip": "auto"}), ("gpt2", {"memory_size": 6}),
     ("fwp", {"variant": "additive"}),
     ("hadamem:SHM.paper", {}), ("hadamem:GRU", {"memory_size": 3}),
@@ -50,6 +51,7 @@ def test_every_option_is_there_and_no_choice_is_left_open(name):
 def test_what_shm_chooses():
     assert resolve_options("shm")["clip"] == 1e8
     assert resolve_options("shm", {"calibration": "random"})["clip"] is None
+    assert resolve_options("shm", {"calibration": "exp:1.5"}).items() >= {"calibration": "exp:1.5", "clip": 1e8}.items()
     assert resolve_options("shm", {"calibration": hm.memory.calibration.NeuralTheta})["clip"] == 1e8
     assert resolve_options("shm", {"memory_size": 6})["key_size"] == 6
     form = {"row_mode": "step", "theta_init": 1.0, "read_norm": False, "clip": None}

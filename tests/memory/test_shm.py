@@ -177,7 +177,7 @@ class Fading(hm.Calibration):
 OWN = [Forgetting, Fading, Forgetting(6, 5, 3)]   # a class, one on the fused path, an instance
 
 
-@pytest.mark.parametrize("calibration", ["theta", "neural_theta", "fixed", "random", "none", *OWN])
+@pytest.mark.parametrize("calibration", ["theta", "exp", "drift", "exp:1.5", "neural_theta", "fixed", "random", "none", *OWN])
 def test_calibrations_run_and_learn(calibration):
     memory = hm.SHM(6, 4, memory_size=5, key_size=3, calibration=calibration, theta_init=1.0)
     y, state = memory(torch.randn(2, 7, 6))
@@ -218,7 +218,8 @@ def test_clip_needs_a_calibration_without_a_tensor():
 
 
 @pytest.mark.parametrize(("memory", "clip"), [
-    (hm.SHM(3, 2, 4), 1e8), (hm.SHM(3, 2, 4, calibration="neural_theta"), 1e8), (hm.SHM(3, 2, 4, clip=None), None),
+    (hm.SHM(3, 2, 4), 1e8), (hm.SHM(3, 2, 4, calibration="exp"), 1e8), (hm.SHM(3, 2, 4, calibration="drift:1.5"), 1e8),
+    (hm.SHM(3, 2, 4, calibration="neural_theta"), 1e8), (hm.SHM(3, 2, 4, clip=None), None),
     (hm.SHM.paper(3, 2, 4), None), (hm.SHM.release(3, 2, 4), None), (hm.SHM.paper(3, 2, 4, clip=7), 7),
     *((hm.SHM(3, 2, 4, calibration=name), None) for name in ("none", "fixed", "random")),
 ])
@@ -297,6 +298,9 @@ BAD_BUILD = {
     "row_mode": (dict(row_mode="random"), ValueError, "unknown row_mode 'random'; choose from step, episode, first"),
     "row_mode-unused": (dict(row_mode="random", calibration="none"), ValueError, "unknown row_mode 'random'"),
     "calibration": (dict(calibration="tanh"), ValueError, "unknown calibration 'tanh'; choose from theta"),
+    "calibration-bound": (dict(calibration="exp:9"), ValueError, "bound of a calibration must be a number in 1.1..3, .* got '9'"),
+    "calibration-no-bound": (dict(calibration="drift:"), ValueError, "bound of a calibration must be a number .* got ''"),
+    "calibration-without-bound": (dict(calibration="fixed:2"), ValueError, "unknown calibration 'fixed:2'; choose from theta, exp, drift"),
     "calibration-module": (dict(calibration=nn.Linear(3, 3)), TypeError, "calibration must be a name"),
     "calibration-number": (dict(calibration=3), TypeError, "calibration must be a name, a hm.Cal"),
     "clip": (dict(clip=0), ValueError, "clip must be positive"),

@@ -12,7 +12,7 @@ from torch.nn.modules import module as every_module
 
 from ..kernels import _backends
 from ..kernels._ops import undisturbed
-from .calibration import Theta
+from .calibration import DriftTheta, ExpTheta, Theta
 
 if TYPE_CHECKING:
     from .shm import SHM
@@ -41,7 +41,8 @@ def step(memory: SHM, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Tens
         return None
     if torch.is_grad_enabled() and any(t.requires_grad for t in (x, M, *weights) if t is not None):
         return None
-    clip, calibration = memory.clip, memory.calibration
+    clip: Any = memory.clip
+    calibration: Any = memory.calibration
     if clip is not None and not (type(clip) in (int, float) and clip > 0):
         return None
 
@@ -60,7 +61,7 @@ def step(memory: SHM, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Tens
 
             norm_eps=0.0 if memory.norm is None else memory.norm.eps,
             read_eps=None if memory.read_norm is None else memory.read_norm.eps,
-            normalize_keys=memory.normalize_keys, clip=clip,
+            normalize_keys=memory.normalize_keys, clip=clip, form=calibration.form,
         )
     except Exception as error:   # a kernel that cannot be built here
         _give_up(error)
@@ -111,8 +112,8 @@ def _weights(memory: SHM) -> list[Tensor | None] | None:
         return None
     D, V, K, O = memory.input_size, memory.memory_size, memory.key_size, memory.output_size
     layers: dict[str, Any] = memory._modules   # looking up an attribute of a module takes half a microsecond
-    calibration = layers.get("calibration")
-    if type(calibration) is not Theta or altered(calibration):
+    calibration: Any = layers.get("calibration")
+    if type(calibration) not in (Theta, ExpTheta, DriftTheta) or altered(calibration):
         return None
     theta = calibration._parameters.get("theta")
     if theta is None or not _plain(theta, (theta.shape[0], V)) or not theta.is_contiguous():
@@ -142,7 +143,10 @@ def _weights(memory: SHM) -> list[Tensor | None] | None:
     if read_norm is not None and (type(read_norm) is not nn.LayerNorm or altered(read_norm) or read_norm._parameters["weight"] is not None
                                   or read_norm.normalized_shape != (V,)):
         return None
-    return found
+    drift: Any = calibration._parameters.get("drift")
+    if drift is not None and not (_plain(drift, (V,)) and drift.is_contiguous()):
+        return None
+    return [*found, drift]
 
 
 def are_linear(*layers: nn.Module) -> bool:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from ..kernels._backends import OPS
 from ..kernels._checks import check_reset
-from ..states import State
+from ..states import REAL, State, vector_width, where
+from .inspection import Shown, show_state
 
 HINTS = ("resets_only_at_start", "starts_fresh")   # of a caller that knows its sequences, see Memory
 
@@ -21,8 +22,8 @@ HINTS = ("resets_only_at_start", "starts_fresh")   # of a caller that knows its 
 class Memory(nn.Module):
     """Maps a batch of step features to memory readouts, carrying state between calls.
 
-    A subclass sets `input_size` and `output_size`, and defines `initial_state` and `forward`; `step` and `state_size` follow from them.
-    `hadamem.testing.check_memory` checks the contract:
+    A subclass sets `input_size` and `output_size`, and defines `initial_state` and `forward`; `step`, `state_size` and
+    `state_width` follow from them. `hadamem.testing.check_memory` checks the contract:
 
     - the state is a NamedTuple of tensors with the batch as first axis; it goes in and comes out, the module never stores or changes it;
     - reset[b, t] means that step t of row b opens a new episode: the old state is dropped *before* x[b, t] is read, by selection;
@@ -72,6 +73,20 @@ class Memory(nn.Module):
         y, state = self.forward(x, state, reset, **self.hints(resets_only_at_start, starts_fresh))
         return layer(y), state
 
+    @torch.no_grad()
+    def inspect(self, x: Tensor, state: State, reset: Tensor | None = None) -> dict[str, Shown]:
+        """What to show of one step, by name: x [B, input_size], the state before it, reset [B] bool.
+
+        Default: the state's tensors after the step. A memory that has more to show overrides it; `hadamem inspect` draws what it gives.
+        """
+        return show_state(self.step(x, state, reset)[1])
+
+    def reopened(self, state: State, reset: Tensor | None) -> State:
+        """The state that a step starts from: a fresh one in the rows where reset [B] is true."""
+        if reset is None:
+            return state
+        return where(reset, self.initial_state(reset.shape[0], device=reset.device), state)
+
     def hints(self, resets_only_at_start: bool, starts_fresh: bool) -> dict[str, bool]:
         """The keyword arguments among these that `forward` takes: memory(x, state, reset, **memory.hints(True, True))."""
         given = {"resets_only_at_start": resets_only_at_start, "starts_fresh": starts_fresh}
@@ -87,6 +102,11 @@ class Memory(nn.Module):
         """How many real numbers of memory one batch row holds (counters that only drive randomness are not counted)."""
         state = self.initial_state(1, device="meta")
         return sum(x.numel() * (2 if x.is_complex() else 1) for x in state if x.is_floating_point() or x.is_complex())
+
+    @property
+    def state_width(self) -> int:
+        """How many float32 numbers `hm.states.to_vector` writes for one batch row of a state, counters included."""
+        return vector_width(self)
 
     def state_options(self, device: Any, dtype: torch.dtype | None) -> tuple[torch.device, torch.dtype]:
         """Device and dtype for a new state: those given, else the module's, with at least float32."""
@@ -104,7 +124,7 @@ class Memory(nn.Module):
         """
         parameter, wide = next(self.parameters(), None), torch.float32
         for s in (*state, *([] if parameter is None else [parameter])):
-            wide = torch.promote_types(wide, _REAL.get(s.dtype, s.dtype)) if s.is_floating_point() or s.is_complex() else wide
+            wide = torch.promote_types(wide, REAL.get(s.dtype, s.dtype)) if s.is_floating_point() or s.is_complex() else wide
         kinds = [torch.promote_types(wide, s.dtype) if s.is_floating_point() or s.is_complex() else s.dtype for s in state]
         return type(state)(*(s.to(kind) for s, kind in zip(state, kinds, strict=True)))
 
@@ -137,9 +157,6 @@ class Memory(nn.Module):
                 if s.device != x.device:
                     raise ValueError(f"state.{name} is on {s.device} but x is on {x.device}; move it with hm.states.apply")
         check_reset(reset, B, T, x.device)
-
-
-_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}   # of their parts
 
 
 def _autocasts(x: Tensor) -> bool:

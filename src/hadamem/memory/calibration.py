@@ -2,7 +2,7 @@
 
 A calibration is a small module. It takes the features of every step and returns one of:
 
-- `Factors(theta, vc)`: C_t = 1 + tanh(theta_t ⊗ vc_t), computed inside the fused kernel and never stored;
+- `Factors(theta, vc)`: C_t = 1 + tanh(theta_t ⊗ vc_t), or another form, computed inside the fused kernel and never stored;
 - a tensor C [B, T, V, K]: any calibration, through `hm.kernels.hadamard`;
 - None: C = 1.
 
@@ -22,18 +22,19 @@ Your own takes about ten lines. Here the memory forgets at a learned rate per co
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .. import random
+from ..kernels.shm.forms import check_bound
 
 
 class Factors(NamedTuple):
     """A calibration the fused kernels build from two vectors: C = 1 + tanh(theta ⊗ vc), or another form of `kernels.shm`."""
 
-    theta: Tensor        # [B, T, V]
+    theta: Tensor        # [B, T, V]; [B, T, 2 V] for the form "drift", which adds the second half to theta ⊗ vc
     vc: Tensor           # [B, T, K]
     form: str = "tanh"
 
@@ -61,6 +62,8 @@ class Theta(Calibration):
     row 0, the paper's Fixed theta and what its released code does. `init` scales Xavier's bound; 0 starts at C = 1.
     """
 
+    form = "tanh"   # of `kernels.shm`
+
     def __init__(self, input_size: int, value_size: int, key_size: int, *, rows: int = 128, row_mode: str = "first", init: float = 1.0):
         super().__init__()
         if row_mode not in ROW_MODES:
@@ -81,13 +84,54 @@ class Theta(Calibration):
             return torch.zeros_like(clock)
         return random.integers(clock, self.theta.shape[0])
 
+    def table(self) -> Tensor:
+        """What the rows are taken from."""
+        return self.theta
+
     def forward(self, x: Tensor, clock: Tensor, rows: Tensor | None = None, vc: Tensor | None = None) -> Factors:
         """`rows` [B, T] overrides the draw; `vc` is W_c x if the caller has it already."""
         vc = self.vc(x) if vc is None else vc
         if rows is None and self.row_mode == "first":
-            return Factors(self.theta[0].expand(*clock.shape, -1), vc)
+            return Factors(self.table()[0].expand(*clock.shape, -1), vc, self.form)
         rows = self.rows(clock) if rows is None else rows
-        return Factors(nn.functional.embedding(rows, self.theta), vc)   # its backward sums in a fixed order
+        return Factors(nn.functional.embedding(rows, self.table()), vc, self.form)   # its backward sums in a fixed order
+
+
+class ExpTheta(Theta):
+    """C_t = e^z bent to [1 / bound, bound], z = theta[l_t] ⊗ W_c x_t. log C is odd: products keep their median where z is symmetric.
+
+        C = (1 + r tanh(z / 2r)) / (1 - r tanh(z / 2r)),   r = (bound - 1) / (bound + 1)
+
+    Near 0 it is 1 + z, as `Theta`'s C is. There E[C] = 1 and E[log C] < 0, and a typical product decays; here E[log C] = 0 and E[C] > 1.
+    """
+
+    name = "exp"
+
+    def __init__(self, input_size: int, value_size: int, key_size: int, *, bound: float = 2.0, **options: Any):
+        super().__init__(input_size, value_size, key_size, **options)
+        self.bound = check_bound(bound)
+        self.form = self.name if bound == 2 else f"{self.name}:{self.bound!r}"
+
+
+class DriftTheta(ExpTheta):
+    """`ExpTheta` with z = theta[l_t] ⊗ W_c x_t + drift ⊗ 1: each row of M learns whether to fade or to grow, whatever the input.
+
+    About drift[i] is added to log C of row i at every step, within its bounds. It starts at 0, and learns from there even where theta is 0.
+    """
+
+    name = "drift"
+
+    def __init__(self, input_size: int, value_size: int, key_size: int, **options: Any):
+        super().__init__(input_size, value_size, key_size, **options)
+        self.drift = nn.Parameter(torch.zeros(value_size))
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if "drift" in self._parameters:      # not yet there when `Theta` calls this
+            nn.init.zeros_(self.drift)
+
+    def table(self) -> Tensor:
+        return torch.cat([self.theta, self.drift.expand_as(self.theta)], dim=1)
 
 
 class NeuralTheta(Calibration):
@@ -153,8 +197,19 @@ class NoCalibration(Calibration):
 
 CALIBRATIONS: dict[str, type[Calibration]] = {
     "theta": Theta,                 # Random theta or Fixed theta, by row_mode
+    "exp": ExpTheta,                # the next two also with a bound, as in "exp:1.5"
+    "drift": DriftTheta,
     "neural_theta": NeuralTheta,
     "fixed": FixedC,
     "random": RandomC,
     "none": NoCalibration,
 }
+
+
+def find_calibration(name: str) -> tuple[type[Calibration], dict[str, Any]]:
+    """The class behind a name, and the option that the name brings: "exp:1.5" is `ExpTheta` with bound=1.5."""
+    first, colon, bound = name.partition(":")
+    kind = CALIBRATIONS.get(first)
+    if kind is None or (colon and not issubclass(kind, ExpTheta)):
+        raise ValueError(f"unknown calibration {name!r}; choose from {', '.join(CALIBRATIONS)} or pass a hm.Calibration")
+    return kind, {"bound": check_bound(bound)} if colon else {}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..states import where
 from ._sequential import one_step, sequential
 from .base import Memory, check_flag, check_size, check_state
+from .inspection import Shown, outer
 
 EMPTY = 1e-6     # every entry of a fresh memory: cosine similarity has no gradient at 0
 NORM_EPS = 1e-6  # added to squared norms: a slot is similar to nothing before something is written to it
@@ -169,6 +170,24 @@ class DNC(Memory):
         else:
             r = torch.lerp(old.read_weights, r, say.modes)
         return DNCState(M, r, w, u, L, p, torch.bmm(r, M).flatten(1), old.h, old.c), scale
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        after = self.step(x, state, reset)[1]
+        say = self._say(F.linear(after.h, *(p.to(after.h.dtype) for p in (self.interface.weight, self.interface.bias))))
+        w = after.write_weights
+        shown = {"M": Shown(after.M, "state", "slots (rows) and their words"),
+                 "C": Shown(1 - outer(w, say.erase), "factor", "1 - w ⊗ e: what the old slots were multiplied with"),
+                 "U": Shown(outer(w, say.add), "update", "w ⊗ v: what was written"),
+                 "write weights": Shown(w, "gate", "which slots were written to")}
+        for head in range(self.reads):
+            shown[f"read weights {head + 1}"] = Shown(after.read_weights[:, head], "read", f"which slots read head {head + 1} read")
+        if self.allocation:
+            shown |= {"usage": Shown(after.usage, "state", "how much each slot is in use"),
+                      "write gate": Shown(say.write[:, 0], "gate", "whether anything was written")}
+        if self.links:
+            shown["links"] = Shown(after.links, "state", "row i, column j: slot i was written right after slot j")
+        return {**shown, "h": Shown(after.h, "state", "the controller's output"), "c": Shown(after.c, "state", "the controller's cells")}
 
     def extra_repr(self) -> str:
         return (f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, word_size={self.word_size}, reads={self.reads}, "

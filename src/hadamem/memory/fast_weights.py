@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ._sequential import sequential
 from .base import Memory, check_number, check_size, check_state
+from .inspection import Shown, outer, written
 
 
 class FastWeightsState(NamedTuple):
@@ -81,6 +82,12 @@ class FastWeights(Memory):
             M = torch.baddbmm(M, h[:, :, None], h[:, None], beta=self.decay, alpha=self.rate)
             hs.append(h)
         return torch.stack(hs, dim=1), M, h
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        M, h = self.step(x, state, reset)[1]
+        return {"M": written(M), "C": Shown(torch.full_like(M[:, 0, 0], self.decay), "factor", "the decay, a constant"),
+                "U": Shown(self.rate * outer(h, h), "update", "rate h ⊗ h: what was added"), "h": Shown(h, "state", "the hidden state")}
 
     def extra_repr(self) -> str:
         return (f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, settle={self.settle}, decay={self.decay}, "

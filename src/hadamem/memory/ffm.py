@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from .base import Memory, check_backend, check_size, check_state
+from .inspection import Shown
 
 HORIZON = 1024                                                       # steps: the longest period, and what the slowest decay lasts for
 STEEPEST = math.log(sys.float_info.max) / HORIZON - 0.01             # of the log decay per step; the published code overflows beyond it
@@ -84,6 +85,13 @@ class FFM(Memory):
         a, b = self.log_decay.to(dtype), self.frequency.to(dtype)
         a = a + (a.clamp(-STEEPEST, -SHALLOWEST) - a).detach()
         return torch.polar(torch.exp(a)[:, None].expand(-1, self.context), b.expand(self.memory_size, -1))
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        S = self.step(x, state, reset)[1].S
+        decay = self._gamma(S.real.dtype).abs().flatten().expand(S.shape[0], -1)
+        return {"S": Shown(S.abs().flatten(1), "state", "magnitudes of the traces, those of one decay side by side"),
+                "gamma": Shown(decay, "factor", "magnitudes of the decays, constant in time")}
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, context={self.context}"

@@ -11,6 +11,7 @@ from .. import kernels
 from ..kernels.gates.reference import sum_to_one
 from . import _matrix
 from ._matrix import MatrixMemory, perceptron, project
+from .inspection import Shown, kept, outer, times, written
 
 VARIANTS = ("delta", "additive")
 
@@ -59,16 +60,31 @@ class FWP(MatrixMemory):
                 starts_fresh: bool = False) -> tuple[Tensor, FWPState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T."""
         state, reset = self.begin(x, state, reset, resets_only_at_start, starts_fresh)
-        x = x if self.norm is None else self.norm(x)
-        layers = [self.key, self.query, self.value, self.shortcut]
-        k, q, v, shortcut, *rest = project(x, *layers, *([] if self.beta is None else [self.beta]))
-        k, q = (sum_to_one(torch.relu(z)) for z in (k, q))
+        k, q, v, shortcut, *rest = self._project(x)
         if rest:
             h, M = kernels.delta(v, k, q, torch.sigmoid(rest[0][..., 0]), state.M, reset, self.backend)
         else:
             h, M, *_ = kernels.additive(v, k, q, M0=state.M, reset=reset, backend=self.backend)
         y = (h if self.ff is None else self.ff(h)) + shortcut
         return y if self.out is None else self.out(y), FWPState(M)
+
+    def _project(self, x: Tensor) -> list[Tensor]:
+        """k, q, v, the shortcut and, for the delta rule, beta before its sigmoid."""
+        x = x if self.norm is None else self.norm(x)
+        layers = [self.key, self.query, self.value, self.shortcut]
+        k, q, *rest = project(x, *layers, *([] if self.beta is None else [self.beta]))
+        return [sum_to_one(torch.relu(k)), sum_to_one(torch.relu(q)), *rest]
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        M = self.step(x, state, reset)[1].M
+        k, q, v, _, *rest = self._project(x)
+        h = Shown(times(M, q), "read", "what was read: M q")
+        if not rest:
+            return {"M": written(M), "C": kept(x), "U": Shown(outer(v, k), "update", "v ⊗ k: what was added"), "h": h}
+        change = M - self.reopened(state, reset).M
+        return {"M": written(M), "U": Shown(change, "update", "M - M before: the correction by the delta rule"),
+                "beta": Shown(torch.sigmoid(rest[0][..., 0]), "gate", "how far the value was corrected"), "h": h}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, variant={self.variant!r}"

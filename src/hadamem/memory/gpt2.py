@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .base import Memory, check_number, check_size, check_state
+from .inspection import Shown
 from .transformer import Block, Sight, join
 
 PAST_WINDOW = ("slide", "recompute")
@@ -158,6 +159,41 @@ class GPT2(Memory):
         for block in self.blocks[:-1]:
             z, _ = block(z, None, self._sight(position, 0))
         return self.blocks[-1].last(z, at)   # type: ignore[operator]
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        """The attention of every layer: weights of the last `window` steps for each head."""
+        past, position = self.reopened(self.widen(state), reset)
+        e = self.map(x)[:, None]                                                                 # [B, 1, width]
+        if self.past_window == "slide":
+            where, sight, z = position, self._sight(position[:, None], self.window - 1), e + self._sines(position[:, None])
+        else:
+            where, z = self._seen(e, past[:, 0], position)
+            sight = self._sight(torch.arange(z.shape[1], device=z.device)[None], 0)
+        shown = {}
+        for n, block in enumerate(self.blocks):
+            before = past[:, n] if self.past_window == "slide" else None
+            weights = block.weights(z, before, sight)   # type: ignore[operator]
+            weights = weights[:, :, 0] if before is not None else self._newest_last(weights, where)
+            shown[f"attention {n + 1}"] = Shown(weights, "attention", f"layer {n + 1} of {self.layers}")
+            z, _ = block(z, before, sight)
+        return shown
+
+    def _seen(self, e: Tensor, past: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+        """For "recompute": each row's place in its window [B], and the window's inputs with their positions [B, longest, width]."""
+        known, n = torch.cat((past.to(e.dtype), e), dim=1), position.clamp(max=self.window - 1)
+        j = torch.arange(int(n.max()) + 1, device=e.device)
+        place = (self.window - 1 - n[:, None] + j).clamp(max=self.window - 1)
+        inputs = known.gather(1, place[..., None].expand(-1, -1, known.shape[-1]))
+        return n, torch.where((j <= n[:, None])[..., None], inputs, 0.0) + self._sines(j)
+
+    def _newest_last(self, weights: Tensor, at: Tensor) -> Tensor:
+        """Row `at` [B] of weights [B, heads, n, n], moved so that its own step is the last of `window`."""
+        B, heads, n, _ = weights.shape
+        row = weights.gather(2, at[:, None, None, None].expand(-1, heads, 1, n))[:, :, 0]        # [B, heads, n]
+        place = self.window - 1 - at[:, None] + torch.arange(n, device=at.device)
+        wide = row.new_zeros(B, heads, self.window + n)                                          # beyond the window: steps not seen yet
+        return wide.scatter(2, place[:, None].expand_as(row), row)[..., :self.window]
 
     def _sines(self, position: Tensor) -> Tensor:
         """[..., T] -> [..., T, width]; in float64, because the angle of a late step has few digits left in float32."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
 from ._matrix import MatrixMemory, project
 from .base import check_flag
+from .inspection import Shown, kept, outer, times, written
 
 
 class HebbianState(NamedTuple):
@@ -54,3 +56,10 @@ class Hebbian(MatrixMemory):
         after = kernels.additive(k, k, q, M0=state.M, reset=reset, backend=self.backend)
         y = F.layer_norm(after.h, (self.memory_size,)) if self.read_norm else after.h
         return y if self.out is None else self.out(y), HebbianState(after.M)
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        M = self.step(x, state, reset)[1].M
+        k, q = project(x, self.key, self.query)
+        return {"M": written(M), "C": kept(x), "U": Shown(outer(k, k), "update", "k ⊗ k: what was added"),
+                "h": Shown(times(M, q), "read", "what was read: M q")}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
 from . import _matrix
 from ._matrix import MatrixMemory, at_least_float32, perceptron, project
+from .inspection import Shown, kept, outer, times, written
 
 EPS = 1e-5
 
@@ -50,12 +52,25 @@ class LinearAttention(MatrixMemory):
                 resets_only_at_start: bool = False, starts_fresh: bool = False) -> tuple[Tensor, LinearAttentionState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T."""
         state, reset = self.begin(x, state, reset, resets_only_at_start, starts_fresh)
-        x = x if self.norm is None else self.norm(x)
-        k, q, v, shortcut = project(x, self.key, self.query, self.value, self.shortcut)
-        k, q = (F.elu(at_least_float32(z)) + 1 for z in (k, q))
+        k, q, v, shortcut = self._project(x)
         after = kernels.additive(v, k, q, M0=state.M, n0=state.Z, reset=reset, normalizer=True, backend=self.backend)
         assert after.z is not None
         assert after.n is not None
         o = after.h / (after.z[..., None] + EPS)
         y = self.ff(o.to(v.dtype)) + shortcut
         return y if self.out is None else self.out(y), LinearAttentionState(after.M, after.n)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """φ(k), φ(q), v and the shortcut."""
+        x = x if self.norm is None else self.norm(x)
+        k, q, v, shortcut = project(x, self.key, self.query, self.value, self.shortcut)
+        k, q = (F.elu(at_least_float32(z)) + 1 for z in (k, q))
+        return k, q, v, shortcut
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        M, Z = self.step(x, state, reset)[1]
+        k, q, v, _ = self._project(x)
+        total = (Z * q).sum(-1, keepdim=True) + EPS
+        return {"M": written(M), "C": kept(x), "U": Shown(outer(v, k), "update", "v ⊗ φ(k): what was added"),
+                "Z": Shown(Z, "state", "sum of the keys"), "h": Shown(times(M, q) / total, "read", "the average that was read")}

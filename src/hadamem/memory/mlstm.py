@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import kernels
 from ._matrix import MatrixMemory, at_least_float32, project
 from .base import check_number
+from .inspection import Shown, outer, times
 
 
 class MLSTMState(NamedTuple):
@@ -61,9 +62,7 @@ class MLSTM(MatrixMemory):
                 starts_fresh: bool = False) -> tuple[Tensor, MLSTMState]:
         """x [B, T, D], reset [B, T] bool -> y [B, T, output_size] and the state after step T."""
         state, reset = self.begin(x, state, reset, resets_only_at_start, starts_fresh)
-        q, k, v, gate, i, f = project(x, self.query, self.key, self.value, self.gate, self.input_gate, self.forget_gate)
-        q, k = at_least_float32(q), k * self.memory_size ** -0.5
-        log_gain, log_decay = at_least_float32(i[..., 0]), F.logsigmoid(at_least_float32(f[..., 0]))
+        q, k, v, gate, log_gain, log_decay = self._project(x)
         h, C, m, z, n = kernels.additive(v, k, q, log_decay, log_gain, state.C, state.n, state.m, reset, True, self.backend)
         assert z is not None
         assert n is not None
@@ -72,3 +71,20 @@ class MLSTM(MatrixMemory):
         h = h / torch.maximum(z.abs(), floor)[..., None]
         y = self.out((torch.sigmoid(gate) * h).to(v.dtype))
         return y, MLSTMState(C, n, m[:, -1].clone())
+
+    def _project(self, x: Tensor) -> tuple[Tensor, ...]:
+        """q, k, v, the output gate before its sigmoid, log i and log f."""
+        q, k, v, gate, i, f = project(x, self.query, self.key, self.value, self.gate, self.input_gate, self.forget_gate)
+        i, f = at_least_float32(i[..., 0]), F.logsigmoid(at_least_float32(f[..., 0]))
+        return at_least_float32(q), k * self.memory_size ** -0.5, v, gate, i, f
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        M, n, m = self.step(x, state, reset)[1]
+        q, k, v, _, log_gain, log_decay = self._project(x)
+        floor = torch.exp(-m).clamp(min=torch.finfo(m.dtype).tiny)
+        h = times(M, q) / torch.maximum((n * q).sum(-1).abs(), floor)[..., None]
+        return {"M": Shown(M, "state", "the memory in units of exp(m)"),
+                "f": Shown(log_decay.exp(), "factor", "the forget gate, one number for all cells"),
+                "U": Shown(torch.exp(log_gain - m)[:, None, None] * outer(v, k), "update", "i v ⊗ k in units of exp(m)"),
+                "m": Shown(m, "gate", "the logarithm of the units"), "h": Shown(h, "read", "what was read, divided by its normaliser")}

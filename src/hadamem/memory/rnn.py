@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from .. import kernels
 from .base import Memory, check_backend, check_size, check_state
+from .inspection import Shown
 
 
 class GRUState(NamedTuple):
@@ -124,6 +125,12 @@ class _RNN(Memory):
     def _cell(self, x: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         raise NotImplementedError
 
+    def _gates(self, x: Tensor, h: Tensor) -> list[Tensor]:
+        """What inputs and the state before the step give to each gate, before the sigmoid."""
+        W_ih, W_hh, b_ih, b_hh = self._weights()
+        count = W_hh.shape[0] // self.memory_size
+        return list((F.linear(x.to(W_ih.dtype), W_ih, b_ih) + F.linear(h.to(W_hh.dtype), W_hh, b_hh)).chunk(count, dim=-1))
+
     def _pack_state(self, state):
         raise NotImplementedError
 
@@ -156,6 +163,13 @@ class GRU(_RNN):
         y = kernels.gru(F.linear(x, W_ih, b_ih), W_hh, b_hh, state[0], reset, self.backend)
         return y, (y[:, -1],)
 
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        r, z, _ = self._gates(x, self.reopened(state, reset).h)     # the third is not linear in h
+        return {"h": Shown(self.step(x, state, reset)[1].h, "state", "the hidden state"),
+                "z": Shown(z.sigmoid(), "factor", "the update gate: the share of the old state that stays"),
+                "r": Shown(r.sigmoid(), "gate", "the reset gate: how much of the old state the new value sees")}
+
     def _cell(self, x, state):
         return (torch.gru_cell(x, state[0], *self._weights()),)
 
@@ -170,6 +184,14 @@ class LSTM(_RNN):
     """Long short-term memory: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size."""
 
     kind, state_type = nn.LSTM, LSTMState
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        h, c = self.step(x, state, reset)[1]
+        i, f, _, o = self._gates(x, self.reopened(state, reset).h)
+        return {"c": Shown(c, "state", "the cell state"), "h": Shown(h, "read", "what the output gate lets out"),
+                "f": Shown(f.sigmoid(), "factor", "the forget gate: the share of the old cell state that stays"),
+                "i": Shown(i.sigmoid(), "gate", "the input gate"), "o": Shown(o.sigmoid(), "gate", "the output gate")}
 
     def _cell(self, x, state):
         return torch.lstm_cell(x, list(state), *self._weights())

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from .base import Memory, check_backend, check_size, check_state
+from .inspection import Shown
 
 WINDOW = 4   # steps that the convolution sees
 
@@ -76,13 +77,26 @@ class S6(Memory):
         check_state("window", state.window, (self.channels, WINDOW))
         check_state("S", state.S, (self.channels, self.memory_size))
         state = self.widen(state)
-        u, z = self.in_proj(x).chunk(2, dim=-1)                                               # [B, T, 2D]
-        u, window = self._convolve(u, state.window, reset)
-        delta, B, C = self.x_proj(u).split((self.rank, self.memory_size, self.memory_size), dim=-1)
-        delta = F.softplus(self.delta(delta).to(state.S.dtype))                               # [B, T, 2D]
+        u, z, delta, B, C, window = self._select(x, state, reset)
         h, S = self._remember(delta, u, B, C, state.S, reset)
         y = self.out_proj((h + self.skip * u) * F.silu(z))
         return y if self.out is None else self.out(y), S6State(window, S)
+
+    def _select(self, x: Tensor, state: S6State, reset: Tensor | None) -> tuple[Tensor, ...]:
+        """u, z, Delta [B, T, 2D] and B, C [B, T, N] of every step, and the window after the last."""
+        u, z = self.in_proj(x).chunk(2, dim=-1)
+        u, window = self._convolve(u, state.window, reset)
+        delta, B, C = self.x_proj(u).split((self.rank, self.memory_size, self.memory_size), dim=-1)
+        return u, z, F.softplus(self.delta(delta).to(state.S.dtype)), B, C, window
+
+    @torch.no_grad()
+    def inspect(self, x, state, reset=None):
+        S = self.step(x, state, reset)[1].S
+        _, _, delta, *_ = self._select(x[:, None], self.widen(state), None if reset is None else reset[:, None])
+        decay = torch.exp(-delta[:, 0, :, None] * torch.exp(self.A_log.to(S.dtype)))
+        return {"S": Shown(S.flatten(1), "state", "the traces, those of one channel side by side"),
+                "A": Shown(decay.flatten(1), "factor", "the decay exp(Delta A) that the input chose"),
+                "Delta": Shown(delta.mean((1, 2)), "gate", "mean step size over the channels: how much is overwritten")}
 
     def _remember(self, delta: Tensor, u: Tensor, B: Tensor, C: Tensor, S: Tensor, reset: Tensor | None) -> tuple[Tensor, Tensor]:
         """S_t C_t at every step [B, T, 2D], and the last S."""

@@ -10,10 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
+from ..kernels.shm.forms import calibrate, logits
 from ..states import State
 from . import _acting
 from .base import Memory, check_backend, check_flag, check_number, check_size
-from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta
+from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta, find_calibration
+from .inspection import Shown, outer, times, written
 from .options import form
 
 CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
@@ -44,10 +46,11 @@ class SHM(Memory):
 
     memory_size is the height of M (value width); key_size its width, the same unless given.
     row_mode: "first" (always row 0 of theta), "step" (a random row at every step, the paper), "episode" (one per episode).
-    calibration: "theta", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
+    calibration: "theta", "exp", "drift", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
+        "exp" has no drift of log C in place of mean one, "drift" a learned one; both are bounded, by 2 or as "exp:1.5" says.
     theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
     clip: limits the entries of M to ±clip after each write; None: nothing does. "auto": 1e8 for the calibrations that can double an entry
-        at every step, "theta" and "neural_theta"; None for the others and your own. backend: of `hm.kernels.shm`.
+        at every step ("theta", "exp", "drift", "neural_theta"); None for the others and your own. backend: of `hm.kernels.shm`.
 
     Differs from the paper; each has its flag:
     - `row_mode="first"`, `theta_init=0`: rows drawn at each step act as noise that a policy gradient does not average out, and a
@@ -203,6 +206,25 @@ class SHM(Memory):
         y, M, clock = done
         return y, SHMState(M, clock)
 
+    @torch.no_grad()
+    def inspect(self, x: Tensor, state: State, reset: Tensor | None = None) -> dict[str, Shown]:
+        """M, C, U, eta and h = M q."""
+        M = self.step(x, state, reset)[1].M
+        clock = self._clocks(state.clock, 1, None if reset is None else reset[:, None])
+        x = x[:, None] if self.norm is None else self.norm(x[:, None])
+        k, q, v, vc, *_ = self._project(x)
+        C = self._calibrate(x, clock, None, vc)
+        if isinstance(C, Factors):
+            C = calibrate(logits(C.theta, C.vc, C.form), C.form)
+        C = torch.ones_like(M) if C is None else C[:, 0].detach()
+        return {
+            "M": written(M),
+            "C": Shown(C, "factor", "the calibration: what the old memory was multiplied with"),
+            "U": Shown(outer(v, k)[:, 0], "update", "the update eta v ⊗ k: what was added"),
+            "eta": Shown(torch.sigmoid(self.eta(x))[:, 0, 0], "gate", "how strongly the step was written"),
+            "h": Shown(times(M, q[:, 0]), "read", "what was read: M q"),
+        }
+
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
         """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and a bias still to be added, None where there is none.
 
@@ -278,7 +300,7 @@ class SHM(Memory):
 
 def _auto_clip(calibration: Any) -> float | Literal["auto"] | None:
     """The value of clip="auto" for a calibration: a name, a class or an instance. "auto" for a function, whose result is not known yet."""
-    kind = CALIBRATIONS.get(calibration) if isinstance(calibration, str) else calibration
+    kind = CALIBRATIONS.get(calibration.partition(":")[0]) if isinstance(calibration, str) else calibration
     kind = type(kind) if isinstance(kind, Calibration) else kind
     if not isinstance(kind, type):
         return "auto"
@@ -297,12 +319,10 @@ def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:
 
 def _build_calibration(calibration: Any, D: int, V: int, K: int, **theta: Any) -> Calibration:
     if isinstance(calibration, str):
-        if calibration not in CALIBRATIONS:
-            raise ValueError(f"unknown calibration {calibration!r}; choose from {', '.join(CALIBRATIONS)} or pass a hm.Calibration")
-        kind = CALIBRATIONS[calibration]
-        if kind is NeuralTheta:
+        kind, options = find_calibration(calibration)
+        if issubclass(kind, NeuralTheta):
             return kind(D, V, K, init=theta["init"])
-        return kind(D, V, K, **theta) if kind is Theta else kind(D, V, K)
+        return kind(D, V, K, **theta, **options) if issubclass(kind, Theta) else kind(D, V, K)
     built = calibration(D, V, K) if callable(calibration) and not isinstance(calibration, nn.Module) else calibration
     if not isinstance(built, Calibration):
         raise TypeError(f"calibration must be a name, a hm.Calibration or a function that makes one, got {type(built).__name__}")

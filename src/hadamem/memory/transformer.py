@@ -66,6 +66,15 @@ class Block(nn.Module):
         seen = torch.arange(z.shape[1], device=z.device) <= at[:, None]                          # [N, W]
         return self._finish(z.gather(1, place), self._attend(q, kv, seen[:, None, None]))[:, 0]
 
+    def weights(self, z: Tensor, past: Tensor | None, sight: Sight) -> Tensor:
+        """How much every query attends to every key, [B, heads, T, P + T]; for people to look at."""
+        q, kv = self.attention(self.norm1(z)).split((self.width, 2 * self.width), dim=-1)
+        k = (kv if past is None else join(past, kv, sight.opens)).chunk(2, dim=-1)[0]
+        q, k = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, k))
+        T = z.shape[1]
+        mask = torch.ones(T, T, dtype=torch.bool, device=z.device).tril() if sight.mask is None else sight.mask
+        return (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~mask, -torch.inf).softmax(-1)
+
     def _attend(self, q: Tensor, kv: Tensor, mask: Tensor | None, causal: bool = False) -> Tensor:
         q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q, *kv.chunk(2, dim=-1)))
         a = F.scaled_dot_product_attention(q, k, v, mask, self.dropout if self.training else 0.0, is_causal=causal)

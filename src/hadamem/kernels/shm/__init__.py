@@ -10,7 +10,7 @@ from torch import Tensor
 from .. import _backends
 from .._checks import check_clip, check_reset, check_tensor, compute_dtype, without_autocast
 from .._probe import check, filled
-from .forms import FORMS
+from .forms import find_form
 from .reference import shm_reference
 from .scan import shm_scan
 
@@ -33,9 +33,10 @@ def shm(
     C_t = 1 + tanh(theta_t ⊗ vc_t) (eq. 14); v_t ⊗ k_t is added (eqs. 8, 9: v comes with its gate multiplied in); with `clip`,
     entries are limited to ±clip; h_t = M_t q_t is read (eq. 2). V and K, the value and key widths, may differ.
 
-    M0 [B, V, K] is the memory before the first step (None: zeros). `calibration` is "tanh", "sigmoid" (C = sigmoid(z)) or "none"
-    (C = 1; theta and vc may be None). `backend` is "auto", "reference", "scan", "cpu" or "triton"; `hm.kernels.backends()` lists
-    those usable here. Everything is differentiable, M0 and M_T included; only "reference" and "scan" twice.
+    M0 [B, V, K] is the memory before the first step (None: zeros). `calibration` is "tanh", "sigmoid" (C = sigmoid(z)), "none" (C = 1;
+    theta and vc may be None), "exp" (e^z bent to [1/2, 2], log C is odd) or "drift" (the same of z + b ⊗ 1; theta is [B, T, 2 V], b its
+    second half); "exp:1.5" and "drift:1.5" lie in [1/1.5, 1.5]. `backend` is "auto", "reference", "scan", "cpu" or "triton";
+    `hm.kernels.backends()` lists those usable here. Everything is differentiable, M0 and M_T included; only "reference" and "scan" twice.
 
     The computation runs in the widest dtype of the inputs, at least float32, autocast or not; h comes back in v's dtype, M_T stays wide.
     """
@@ -45,9 +46,7 @@ def shm(
         raise ValueError(f"k must be a tensor of shape [B, T, K], got {list(k.shape) if isinstance(k, Tensor) else type(k).__name__}")
     B, T, V = v.shape
     K = k.shape[-1]
-    if calibration not in FORMS:
-        raise ValueError(f"unknown calibration {calibration!r} for shm; choose from {', '.join(FORMS)}, "
-                         "or build C yourself and call hadamard")
+    form = find_form(calibration)
     if min(B, T, V, K) < 1:
         raise ValueError(f"v {list(v.shape)} and k {list(k.shape)} must not have empty axes")
     check_tensor("v", v, (B, T, V), v, "v")
@@ -56,7 +55,7 @@ def shm(
     if calibration == "none":
         theta = vc = None
     else:
-        check_tensor("theta", theta, (B, T, V), v, "v")
+        check_tensor("theta", theta, (B, T, 2 * V if form.drift else V), v, "v")
         check_tensor("vc", vc, (B, T, K), k, "k")
     if M0 is not None:
         check_tensor("M0", M0, (B, V, K), v, "v")

@@ -43,15 +43,15 @@ from .._vectors import (
     sub,
     total,
 )
+from .curves_cpu import acting_curve
 
 GOLDEN, FIRST, SECOND = (np.uint64(x % 2 ** 64) for x in (random._GOLDEN, random._FIRST, random._SECOND))
 SHIFTS = tuple(np.uint64(x) for x in (30, 27, 31, 32))
 TILE = 2 * LANES   # batch rows that share a pass over the weights
 f = np.float32
-ZERO, HALF, ONE = f(0), f(0.5), f(1)
+ZERO, HALF, ONE, TWO = f(0), f(0.5), f(1), f(2)
 C1, C2, C3, C4, C5 = (f(c) for c in EXP2[np.float32])
-ROUNDER = f(1.5 * 2 ** 23 + 126)   # leaves n + 126 in the low bits: the power below is 2^(n - 1)
-LIMIT = f(126)
+ROUNDER, LIMIT = f(1.5 * 2 ** 23 + 126), f(126)   # the first leaves n + 126 in the low bits: the power below is 2^(n - 1)
 RATE = f(-2 * math.log2(math.e))   # 1 + tanh(z) = 2 / (1 + 2^(RATE z))
 
 
@@ -62,7 +62,7 @@ def usable() -> bool:
 
 @jit(inline="always")
 def _spread(x, limit):
-    """(1 + 2^x) / 2, which is 1 / C for x = RATE z; limit None if |x| cannot exceed LIMIT."""
+    """(1 + 2^x) / 2, which is 1 / C for x = RATE z and C = 1 + tanh(z); limit None if |x| cannot exceed LIMIT."""
     if limit is not None:
         x = at_most(at_least(x, fill(-limit)), fill(limit))
     t = add(x, fill(ROUNDER))
@@ -76,23 +76,33 @@ def _spread(x, limit):
 
 
 @jit(inline="always")
+def _calibrated(p, a, vc, d, limit, curve):
+    """p C for cells of a row (eq. 14), with a and d the row's theta and drift times the rate; curve: see `acting_curve`."""
+    if curve is None:
+        return div(p, _spread(mul(a, vc), limit))
+    else:   # floor + scale / (low + 2^x)
+        return mul(p, add(fill(curve[3]), div(fill(curve[1]), fma(_spread(fma(a, vc, d), limit), fill(TWO), fill(curve[2])))))
+
+
+@jit(inline="always")
 def _limited(p, clip):
     return p if clip is None else at_most(at_least(p, fill(-clip)), fill(clip))
 
 
 @jit()
-def _remember(source, stride, target, V, K, theta, vc, v, R, gate, k, q, h, pad, limit, clip):
+def _remember(source, stride, target, V, K, theta, vc, v, R, gate, k, q, h, pad, limit, clip, drift, curve):
     """One step of one batch row's memory [V, K], from `source` to `target`; v and h lie R floats apart, theta is a row of the table."""
-    whole = K // LANES * LANES
+    whole, rate = K // LANES * LANES, RATE if curve is None else curve[0]
     for i in range(0, V, 2):
         i1 = min(i + 1, V - 1)   # an odd last row is worked on twice, with the same result
-        a0, a1 = fill(get(theta, i) * RATE), fill(get(theta, i1) * RATE)
+        a0, a1 = fill(get(theta, i) * rate), fill(get(theta, i1) * rate)
+        d0, d1 = (fill(get(drift, i) * rate), fill(get(drift, i1) * rate)) if drift != 0 else (fill(ZERO), fill(ZERO))
         v0, v1 = fill(get(v, i * R) * gate), fill(get(v, i1 * R) * gate)
         s0 = s1 = fill(ZERO)
         for j in range(0, whole, LANES):
             k_j, q_j, vc_j = load(k, j), load(q, j), load(vc, j)
-            p0 = div(load(source, i * stride + j), _spread(mul(a0, vc_j), limit))     # eq. 14
-            p1 = div(load(source, i1 * stride + j), _spread(mul(a1, vc_j), limit))
+            p0 = _calibrated(load(source, i * stride + j), a0, vc_j, d0, limit, curve)
+            p1 = _calibrated(load(source, i1 * stride + j), a1, vc_j, d1, limit, curve)
             p0 = _limited(fma(v0, k_j, p0), clip)                                     # eqs. 8, 9
             p1 = _limited(fma(v1, k_j, p1), clip)
             store(target, i * K + j, p0)
@@ -101,18 +111,18 @@ def _remember(source, stride, target, V, K, theta, vc, v, R, gate, k, q, h, pad,
             s1 = fma(p1, q_j, s1)
         h0, h1 = total(s0), total(s1)
         if whole < K:
-            h0 += _remember_rest(source, stride, target, i, whole, K, a0, v0, vc, k, q, pad, limit, clip)
-            h1 += _remember_rest(source, stride, target, i1, whole, K, a1, v1, vc, k, q, pad, limit, clip)
+            h0 += _remember_rest(source, stride, target, i, whole, K, a0, d0, v0, vc, k, q, pad, limit, clip, curve)
+            h1 += _remember_rest(source, stride, target, i1, whole, K, a1, d1, v1, vc, k, q, pad, limit, clip, curve)
         put(h, i * R, h0)
         put(h, i1 * R, h1)
 
 
 @jit(inline="always")
-def _remember_rest(source, stride, target, i, whole, K, a, v, vc, k, q, pad, limit, clip):
+def _remember_rest(source, stride, target, i, whole, K, a, d, v, vc, k, q, pad, limit, clip, curve):
     """The last columns of a row, if they do not fill a vector."""
     for j in range(whole, K):
         put(pad, j - whole, get(source, i * stride + j))
-    p = div(load(pad, 0), _spread(mul(a, load(vc, whole)), limit))
+    p = _calibrated(load(pad, 0), a, load(vc, whole), d, limit, curve)
     store(pad, 0, _limited(fma(v, load(k, whole), p), clip))
     h = ZERO
     for j in range(whole, K):
@@ -235,13 +245,13 @@ def _greatest(x, n):
 
 # What the kernel finds in its array of numbers: sizes, flags, then addresses (0: there is none).
 B_, D_, V_, K_, O_, L_, NORMALIZE, READ_NORM, TILE_SIZE, SCRATCH_SIZE, SCRATCH = range(11)
-X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y = range(11, 29)
+X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y, DRIFT = range(11, 30)
 TAKEN, WORKERS, DONE = 40, 48, 56   # counters, each in its own cache line
 NUMBERS = 64
 
 
 @jit()
-def _act_rows(a, norm_eps, read_eps, clip, worker, b, rows):
+def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
     """Everything for the batch rows b, b + 1, ... (`rows` of them, at most TILE)."""
     D, V, K, O = a[D_], a[V_], a[K_], a[O_]
     KP = (K + LANES - 1) // LANES * LANES
@@ -290,24 +300,25 @@ def _act_rows(a, norm_eps, read_eps, clip, worker, b, rows):
     _transpose(ct, K, R, rows, c, KP)
     for i in range(0, V * R, LANES):
         store(h, i, fill(ZERO))
-    theta, steepest = 0, ZERO
+    theta, steepest, rate = 0, ZERO, RATE if curve is None else curve[0]
+    drift = ZERO if a[DRIFT] == 0 else _greatest(a[DRIFT], V) * -rate
     for r in range(rows):
         row = a[THETA]
         if a[CLOCK] != 0:
             row += 4 * V * _draw(get_int(a[CLOCK], b + r), a[L_])
         if row != theta:
-            theta, steepest = row, _greatest(row, V) * -RATE
+            theta, steepest = row, _greatest(row, V) * -rate
         source, stride = a[M0] + 4 * V * K * (b + r), K
         if a[RESET] != 0 and get_byte(a[RESET], b + r) != 0:
             source, stride = nothing, 0
         target = a[M1] + 4 * V * K * (b + r)
         g = ONE / (ONE + f(math.exp(-get(gate, r))))
-        if steepest * _greatest(c + 4 * KP * r, K) < LIMIT:
+        if steepest * _greatest(c + 4 * KP * r, K) + drift < LIMIT:
             _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
-                      pad, None, clip)
+                      pad, None, clip, a[DRIFT], curve)
         else:
             _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
-                      pad, LIMIT, clip)
+                      pad, LIMIT, clip, a[DRIFT], curve)
     if a[READ_NORM] != 0:
         _layer_norm(h, V, R, 0, 0, f(read_eps))
     if a[SHORTCUT] != 0:
@@ -318,7 +329,7 @@ def _act_rows(a, norm_eps, read_eps, clip, worker, b, rows):
 
 
 @jit()
-def _act(a, norm_eps, read_eps, clip):
+def _act(a, norm_eps, read_eps, clip, curve):
     """Take tiles until none is left. Each thread calls this; counting here needs no GIL."""
     counters, size = a.ctypes.data, a[TILE_SIZE]
     tiles = (a[B_] + size - 1) // size
@@ -326,7 +337,7 @@ def _act(a, norm_eps, read_eps, clip):
     if tile < tiles:
         worker = count(counters, WORKERS, 1)
         while tile < tiles:
-            _act_rows(a, norm_eps, read_eps, clip, worker, tile * size, min(size, a[B_] - tile * size))
+            _act_rows(a, norm_eps, read_eps, clip, curve, worker, tile * size, min(size, a[B_] - tile * size))
             count(counters, DONE, 1)
             tile = count(counters, TAKEN, 1)
 
@@ -356,10 +367,11 @@ class Weights(NamedTuple):
     norm_bias: Tensor | None    # [D]
     shortcut: Tensor | None     # [V, D]
     shortcut_bias: Tensor | None   # [V]
+    drift: Tensor | None        # [V]
 
 
 def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: Weights, *, norm_eps: float, read_eps: float | None,
-        normalize_keys: bool, clip: float | None) -> tuple[Tensor, Tensor]:
+        normalize_keys: bool, clip: float | None, form: str = "tanh") -> tuple[Tensor, Tensor]:
     """One step of SHM: x [B, D], M0 [B, V, K], reset [B] bool, clock [B] int64 -> y [B, O] and the new M [B, V, K].
 
     The clock is the step's, and draws the rows of theta (None: the first row for all); read_eps None: no norm on the read. All tensors are
@@ -376,13 +388,13 @@ def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: We
     tile = TILE if threads == 1 or 4 * TILE * threads <= B else LANES
     numbers = [B, D, V, K, O, w.theta.shape[0], normalize_keys, read_eps is not None, tile, size, scratch.data_ptr()]
     tensors = (x, M0, reset, clock, w.theta, w.norm, w.norm_bias, w.key, w.query, w.value, w.eta, w.vc, w.shortcut, w.shortcut_bias,
-               w.out, w.out_bias, M, y)
+               w.out, w.out_bias, M, y, w.drift)
     numbers += [0 if t is None else t.data_ptr() for t in tensors]
     a = np.array(numbers + [0] * (NUMBERS - len(numbers)), np.int64)
-    limit = None if clip is None else f(clip)
+    limit, curve = None if clip is None else f(clip), acting_curve(form)
 
     def work(held: Any = (scratch, *tensors)) -> None:   # a helper that comes late, even after an interrupt, has its own hold on all of it
-        _act(a, norm_eps, read_eps or 0.0, limit)
+        _act(a, norm_eps, read_eps or 0.0, limit, curve)
 
     share(work, threads, lambda: _done(a))
     return y, M

@@ -17,22 +17,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba.extending import overload
 from torch import Tensor
 
-from .._exp2 import curve as curve_of
-from .._exp2 import exp2
 from .._numba import array, arrays, parallel, split
 from .._numba import jit as compiled
-from .forms import FORMS
+from .curves_cpu import FAST, has_drift, lift, make_curve, shift, squash, top
+from .forms import find_form
 from .op import make_op
 
 W = 128        # columns worked on at a time
 LANES = 16     # columns are padded to a multiple of this, so that no vector loop has a remainder
 BAND = 32      # rows whose sums over rows (dq, dk, dvc) are formed together: fixes their order
 
-# Reassociation lets sums vectorise. `nnan` and `ninf` stay off: nan and inf must come out as such, and `_replay` counts on nan * 0.
-FAST = {"contract", "reassoc", "nsz"}
 jit = functools.partial(compiled, counts_references=False)   # numba would count for every two rows, up to a tenth of the time
 u = np.uintp   # an unsigned index: numba then omits the test for a negative one, which would stop vectorisation
 
@@ -40,28 +36,6 @@ u = np.uintp   # an unsigned index: numba then omits the test for a negative one
 def interval(T: int) -> int:
     """Steps between two checkpoints of the memory."""
     return 32
-
-
-# ---- C = scale * sigmoid(gain * z) -----------------------------------------------------------------------------------
-
-def _curve(calibration: str, number: Any) -> tuple[Any, ...] | None:
-    """What `_squash` needs, in the dtype `number`; None for C = 1. Arguments stay in registers, constants would not."""
-    if calibration == "none":
-        return None
-    return number(FORMS[calibration][0]), number(1), curve_of(number)
-
-
-def _squash(y: Any, curve: tuple[Any, ...]) -> Any:
-    """scale / (1 + 2^y), which is C for y = -log2(e) gain z; nan for nan. At most 6e-8 off in float32; scale / 2 exactly for z = 0."""
-    return curve[0] / (1 + 2 ** y)
-
-
-@overload(_squash, jit_options={"fastmath": {"contract", "nsz"}, "error_model": "numpy"})
-def _squash_compiled(y, curve):
-    def squash(y, curve):
-        scale, one, bits = curve
-        return scale / (one + exp2(y, bits))
-    return squash
 
 
 # ---- moving rows between tensors and scratch -------------------------------------------------------------------------
@@ -105,7 +79,7 @@ def _zero(x, at, n):
 
 # A memory rarely comes near its limit, but holding every cell to it takes a tenth of the time. So a chunk starts as if
 # there were none, and the norm of the two rows is watched: measured now and then, and bounded in between (a step makes
-# it scale |M| + |v| |k| at most). From the first step on that might pass the limit, the chunk runs with it.
+# it top |M| + |v| |k| at most). From the first step on that might pass the limit, the chunk runs with it.
 
 @jit(fastmath=FAST)
 def _norm(x, at, n):
@@ -118,7 +92,7 @@ def _norm(x, at, n):
 @jit(inline="always")
 def _bound(x, at, n, bound, growth, curve, room):
     """A bound of the norm of the two rows at `at` after the next step, from that of now; above `room` if it may be reached soon."""
-    scale = x.dtype.type(1) if curve is None else curve[0]
+    scale = x.dtype.type(1) if curve is None else top(curve)
     bound = bound * scale + growth
     if not bound <= room:
         bound = (_norm(x, at, n) + _norm(x, at + W, n)) * scale + growth
@@ -152,10 +126,12 @@ def _advance(x, n, b, i, two, t0, s, steps, first_tile, theta, v, reset, rate, c
             bound = zero
         v0 = v[b, t, i]
         v1 = v[b, t, i + 1] if two else zero
-        a0 = a1 = zero
+        a0 = a1 = s0 = s1 = zero
         if curve is not None:
             a0 = theta[b, t, i] * rate
             a1 = theta[b, t, i + 1] * rate if two else zero
+            s0 = shift(theta, b, t, i, rate, curve)
+            s1 = shift(theta, b, t, i + 1, rate, curve) if two else zero
         at = ROWS + STEP * s
         if room is not None:
             bound = _bound(x, 0, n, bound, (abs(v0) + abs(v1)) * x[u(at + NORM)], curve, room)
@@ -169,8 +145,8 @@ def _advance(x, n, b, i, two, t0, s, steps, first_tile, theta, v, reset, rate, c
             p1 = x[u(W + j)]
             if curve is not None:
                 vc_j = x[u(at + VC + j)]
-                p0 *= _squash(a0 * vc_j, curve)         # eq. 14
-                p1 *= _squash(a1 * vc_j, curve)
+                p0 *= lift(squash(a0 * vc_j + s0, curve), curve)   # eq. 14
+                p1 *= lift(squash(a1 * vc_j + s1, curve), curve)
             p0 += v0 * k_j                              # eqs. 8, 9
             p1 += v1 * k_j
             if clip is not None:
@@ -234,7 +210,7 @@ def _forward(theta, vc, v, k, q, M0, reset, rate, curve, clip, room, S, h, M, ch
 # The backward's record of a step continues after VC, KEY and Q; two rows where the comment says so.
 DVC, DKEY, DQ = 3 * W, 4 * W, 5 * W
 A = 6 * W         # 2 rows: gradient of the memory before the step
-C = 8 * W         # 2 rows: the step's calibration
+C = 8 * W         # 2 rows: the step's calibration, less its floor
 OLD = 10 * W      # 2 rows: memory before the step, and after its reset; the next record's is the memory after the step
 P = 12 * W        # 2 rows: memory after the step, before the limit; only where the step ran with it
 LOST = 14 * W     # 2 rows: memory before the step's reset; only where there is one
@@ -252,14 +228,16 @@ def _replay(x, n, b, i, two, t0, s, steps, theta, v, reset, rate, curve, clip, r
         fresh = reset.size > 0 and reset[b, t]
         v0 = v[b, t, i]
         v1 = v[b, t, i + 1] if two else zero
-        a0 = a1 = zero
+        a0 = a1 = s0 = s1 = zero
         if curve is not None:
             a0 = theta[b, t, i] * rate
             a1 = theta[b, t, i + 1] * rate if two else zero
+            s0 = shift(theta, b, t, i, rate, curve)
+            s1 = shift(theta, b, t, i + 1, rate, curve) if two else zero
         if room is not None:
             growth = (abs(v0) + abs(v1)) * x[u(at + NORMS)]
             if curve is not None:
-                growth += (abs(a0) + abs(a1)) * x[u(at + NORMS + 1)] * zero   # nan where C may be: nan counts as limited below
+                growth += ((abs(a0) + abs(a1)) * x[u(at + NORMS + 1)] + abs(s0) + abs(s1)) * zero   # nan where C may be: limited, below
             bound = _bound(x, at + OLD, n, zero if fresh else bound, growth, curve, room)
             if not bound <= room:
                 break
@@ -272,12 +250,12 @@ def _replay(x, n, b, i, two, t0, s, steps, theta, v, reset, rate, curve, clip, r
             p1 = x[u(at + OLD + W + j)]
             if curve is not None:
                 vc_j = x[u(at + VC + j)]
-                c0 = _squash(a0 * vc_j, curve)
-                c1 = _squash(a1 * vc_j, curve)
+                c0 = squash(a0 * vc_j + s0, curve)
+                c1 = squash(a1 * vc_j + s1, curve)
                 x[u(at + C + j)] = c0
                 x[u(at + C + W + j)] = c1
-                p0 *= c0
-                p1 *= c1
+                p0 *= lift(c0, curve)
+                p1 *= lift(c1, curve)
             p0 += v0 * k_j
             p1 += v1 * k_j
             if clip is not None:
@@ -307,8 +285,8 @@ def _reverse(x, n, b, i, two, t0, begin, end, first_tile, theta, v, reset, dh, g
         if curve is not None:
             a0 = theta[b, t, i] * gain
             a1 = theta[b, t, i + 1] * gain if two else zero
-            inverse = one / curve[0]
-        dv0 = dv1 = dtheta0 = dtheta1 = zero
+            inverse = curve[1] / curve[0]
+        dv0 = dv1 = dtheta0 = dtheta1 = ds0 = ds1 = zero
         for j in range(n):
             k_j = x[u(at + KEY + j)]
             q_j = x[u(at + Q + j)]
@@ -327,13 +305,15 @@ def _reverse(x, n, b, i, two, t0, begin, end, first_tile, theta, v, reset, dh, g
                 vc_j = x[u(at + VC + j)]
                 c0 = x[u(at + C + j)]
                 c1 = x[u(at + C + W + j)]
-                d0 *= c0
-                d1 *= c1
-                w0 = d0 * x[u(at + OLD + j)] * (one - c0 * inverse)   # slope: gain C (1 - C / scale)
-                w1 = d1 * x[u(at + OLD + W + j)] * (one - c1 * inverse)
+                w0 = d0 * c0 * x[u(at + OLD + j)] * (one - c0 * inverse)
+                w1 = d1 * c1 * x[u(at + OLD + W + j)] * (one - c1 * inverse)
+                d0 *= lift(c0, curve)
+                d1 *= lift(c1, curve)
                 x[u(at + DVC + j)] += a0 * w0 + a1 * w1
                 dtheta0 += w0 * vc_j
                 dtheta1 += w1 * vc_j
+                ds0 += w0
+                ds1 += w1
             x[u(at + A + j)] = d0
             x[u(at + A + W + j)] = d1
         dv[b, t, i] = dv0 if first_tile else dv[b, t, i] + dv0
@@ -343,6 +323,11 @@ def _reverse(x, n, b, i, two, t0, begin, end, first_tile, theta, v, reset, dh, g
             dtheta[b, t, i] = (zero if first_tile else dtheta[b, t, i]) + gain * dtheta0
             if two:
                 dtheta[b, t, i + 1] = (zero if first_tile else dtheta[b, t, i + 1]) + gain * dtheta1
+            if has_drift(curve):
+                at_drift = dtheta.shape[2] // 2 + i
+                dtheta[b, t, at_drift] = (zero if first_tile else dtheta[b, t, at_drift]) + gain * ds0
+                if two:
+                    dtheta[b, t, at_drift + 1] = (zero if first_tile else dtheta[b, t, at_drift + 1]) + gain * ds1
         if reset.size > 0 and reset[b, t]:   # nothing of this episode reaches the one before
             _copy(x, at + LOST, at + OLD, W + n)
             _zero(x, at + A, W + n)
@@ -412,11 +397,11 @@ WHOLE_ROWS = 8   # from this batch size on, the backward gives each thread whole
 @functools.cache
 def _numbers(dtype: torch.dtype, clip: float | None, calibration: str) -> tuple[Any, ...]:
     """rate, gain, curve, clip, room as the kernels take them: C = squash(rate z, curve)."""
-    gain = FORMS[calibration][1]
+    gain = find_form(calibration).gain
     number = np.float64 if dtype == torch.float64 else np.float32
     limit = None if clip is None else number(clip)
     room = None if clip is None else number(0.999 * clip)   # rounding may take a memory a little further than its bound
-    return number(-gain * math.log2(math.e)), number(gain), _curve(calibration, number), limit, room
+    return number(-gain * math.log2(math.e)), number(gain), make_curve(calibration, number), limit, room
 
 
 def _flags(reset: Tensor | None) -> Tensor:
@@ -456,7 +441,7 @@ def backward(
     K, S = k.shape[-1], interval(T)
     parts = 1 if B >= WHOLE_ROWS else -(-V // BAND)
     dM0 = dM.detach().clone(memory_format=torch.contiguous_format)
-    dtheta = None if theta is None else v.new_empty(B, T, V)
+    dtheta = None if theta is None else v.new_empty(theta.shape)
     dvc = None if vc is None else v.new_empty(B * parts, T, K)
     dv, dk, dq = v.new_empty(B, T, V), v.new_empty(B * parts, T, K), v.new_empty(B * parts, T, K)
     rate, gain, curve, limit, room = _numbers(v.dtype, clip, calibration)

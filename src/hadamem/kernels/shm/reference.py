@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .forms import calibrate
+from .forms import calibrate, logits
 
 
 def shm_reference(
@@ -22,7 +22,7 @@ def shm_reference(
     clip: float | None,
     calibration: str,
 ) -> tuple[Tensor, Tensor]:
-    """theta, v [B, T, V]; vc, k, q [B, T, K]; M0 [B, V, K]; reset [B, T] -> h [B, T, V], M_T [B, V, K]."""
+    """theta, v [B, T, V]; vc, k, q [B, T, K]; M0 [B, V, K]; reset [B, T] -> h [B, T, V], M_T [B, V, K]. With a drift: theta [B, T, 2V]."""
     B, T, V = v.shape
     M = v.new_zeros(B, V, k.shape[-1]) if M0 is None else M0
     vectors = zip(*(x.unbind(1) for x in (v, k, q)), strict=True)   # unbind: indexing [:, t] makes the backward O(T^2)
@@ -34,7 +34,7 @@ def shm_reference(
         if reset_t is not None:
             M = torch.where(reset_t[:, None, None], 0.0, M)         # `where`, not `*`: 0 * inf is nan
         if theta_t is not None and vc_t is not None:
-            M = M * calibrate(theta_t[:, :, None] * vc_t[:, None, :], calibration)   # eq. 14
+            M = M * calibrate(logits(theta_t, vc_t, calibration), calibration)   # eq. 14
         M = M + v_t[:, :, None] * k_t[:, None, :]                   # eqs. 8, 9
         if clip is not None:
             M = M.clamp(-clip, clip)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..hadamard.scan import hadamard_scan
-from .forms import calibrate
+from .forms import calibrate, logits
 
 
 def shm_scan(
@@ -28,6 +28,6 @@ def shm_scan(
     if theta is None or vc is None:
         C = U.new_ones(()).expand_as(U)
     else:
-        C = calibrate(theta[..., :, None] * vc[..., None, :], calibration)   # [B, T, V, K]  eq. 14
+        C = calibrate(logits(theta, vc, calibration), calibration)       # [B, T, V, K]  eq. 14
     M = hadamard_scan(C, U, M0, reset, clip=clip)                        # [B, T, V, K]  eq. 8
     return (M * q[..., None, :]).sum(-1), M[:, -1].clone()               # eq. 2; clone: M_T must not keep all of M alive

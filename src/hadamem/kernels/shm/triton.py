@@ -21,7 +21,7 @@ from .._backends import interpreting
 from . import triton_gradients as gradients
 from . import triton_kernels as kernels
 from . import triton_limited
-from .forms import FORMS
+from .forms import find_form
 from .op import make_op
 
 INTERVAL = 8      # steps between checkpoints of M
@@ -122,7 +122,7 @@ def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
     h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
     checkpoints = v.new_empty(B, -(-T // INTERVAL) + (clip is not None), V, K) if save else v.new_empty(0)
-    form = _form(calibration, v.dtype)
+    form = _form(calibration, v.dtype, V)
     with _on(v):
         if plan.segments > 1:
             start = _enter(plan, theta, vc, v, k, flags, start, form, reverse=False)
@@ -146,7 +146,7 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     aligned = _aligned(theta, vc, v, k, q, dh)
     plan = plan_backward(B, T, V, K, aligned)
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
-    form = _form(calibration, v.dtype)
+    form = _form(calibration, v.dtype, V)
     with _on(v):
         limit = find_limit(clip, v, k, checkpoints)
         largest = checkpoints if limit is None else limit.largest      # without a limit it is not looked at
@@ -154,16 +154,17 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
             A = _enter(plan, theta, vc, dh, q, flags, dM, form, reverse=True, limit=limit)
         else:
             A = dM.clone()
-        by_row = _parts(v, 2 if calibrated else 1, plan.strips, (B, T, V))     # dv, dtheta; after _enter, to use what it freed
+        rows = 1 + calibrated + find_form(calibration).drift
+        by_row = _parts(v, rows, plan.strips, (B, T, V))                       # dv, dtheta, ddrift; after _enter, to use what it freed
         by_col = _parts(v, 3 if calibrated else 2, plan.groups, (B, T, K))     # dk, dq, dvc
         for knows_limit in (False,) if limit is None else (False, True):
             gradients.gradients_kernel[(B * plan.segments, plan.groups, plan.strips)](
                 theta, vc, v, k, q, dh if flags is None else flags, checkpoints, dh, A,
-                by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1], largest,
+                by_row[min(1, rows - 1)], by_row[-1], by_row[0], by_col[-1], by_col[0], by_col[1], largest,
                 theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), q.stride(0),
                 B, T, plan.length, plan.segments, plan.bands,
                 V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=q.stride(1),
-                HAS_RESET=flags is not None, CLIP=clip, LIMITED=knows_limit, GAIN=FORMS[calibration][1],
+                HAS_RESET=flags is not None, CLIP=clip, LIMITED=knows_limit, GAIN=find_form(calibration).gain,
                 S=INTERVAL, WHOLE=_whole(plan, V, K), PACK=_pack(plan, V, aligned, form), **plan.tile, **form,
             )
         dv, *dtheta = _total(by_row)
@@ -171,7 +172,7 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     dM0 = v.new_empty(0) if M0 is None else A.view(B, plan.segments, V, K)[:, 0].clone()
     if not calibrated:
         return v.new_empty(0), v.new_empty(0), dv, dk, dq, dM0
-    return dtheta[0], dvc[0], dv, dk, dq, dM0
+    return dtheta[0] if len(dtheta) == 1 else torch.cat(dtheta, dim=-1), dvc[0], dv, dk, dq, dM0
 
 
 def _parts(like: Tensor, count: int, groups: int, shape: tuple[int, ...]) -> list[Tensor]:
@@ -225,11 +226,12 @@ def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: T
     return P
 
 
-def _form(calibration: str, dtype: torch.dtype) -> dict[str, Any]:
+def _form(calibration: str, dtype: torch.dtype, V: int) -> dict[str, Any]:
     """The calibration as the kernels know it."""
-    scale, gain = FORMS[calibration]
+    form = find_form(calibration)
     fast = dtype == torch.float32 and torch.version.hip is None and not interpreting()
-    return {"CALIBRATED": calibration != "none", "RATE": -gain / math.log(2), "PART": 1 / scale, "FAST": fast}
+    return {"CALIBRATED": calibration != "none", "RATE": -form.gain / math.log(2), "PART": 1 / form.scale, "FLOOR": form.floor,
+            "DRIFT": V if form.drift else 0, "FAST": fast}
 
 
 def _segment(T: int, wanted: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from .triton_kernels import (
     _advance,
+    _lift,
     _load,
     _load_rows,
     _load_step,
@@ -117,15 +118,16 @@ def _over_rows(x, FOLD: tl.constexpr):
 
 @triton.jit
 def _gradient_block(
-    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, t0, first_row, cols, col_ok, bands,
+    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DDR, DV, DVC, DK, DQ, saved, t0, first_row, cols, col_ok, bands,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
     HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
-    RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
+    RATE: tl.constexpr, PART: tl.constexpr, FLOOR: tl.constexpr, DRIFT: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
     """Gradients of the N steps from t0 on, for `bands` row bands from `first_row` on; A is read from AA and goes back there."""
     FOLD: tl.constexpr = G == 1 and W >= 128                                     # see _tile_columns
     TREE: tl.constexpr = FOLD and FAST and R == 4
+    LOW: tl.constexpr = PART if FLOOR == 0 else PART * FLOOR
     zero = tl.zeros((1 if FOLD else R, G, W), DV.dtype.element_ty)
     sums = ()
     for n in tl.static_range(N):
@@ -144,16 +146,16 @@ def _gradient_block(
         _prefetch(AA + below, FAST)
         for t in range(t0 // S * S, t0, N):                                      # from the checkpoint up to t0
             step = _load_step(TH + first, VV + first, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                              HAS_RESET, CALIBRATED, WHOLE, PACK)
+                              HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
             for n in tl.static_range(N):
                 then = step
                 if n + 1 < N:                                                    # fetched one step ahead, here and below
                     then = _load_step(TH + first, VV + first, VC, KK, RESET, t + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                                      HAS_RESET, CALIBRATED, WHOLE, PACK)
-                M, C, _ = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                                      HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
+                M, C, _ = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
                 step = then
         step = _load_step(TH + first, VV + first, VC, KK, RESET, t0, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                          HAS_RESET, CALIBRATED, WHOLE, PACK)
+                          HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
         g = _load_rows(DH + t0 * V + first, row_ok, WHOLE, PACK)
         Ms = ()                                                                  # the memory before each step, after its reset
         Cs = ()
@@ -163,12 +165,12 @@ def _gradient_block(
             then_g = g
             if n + 1 < N:
                 then = _load_step(TH + first, VV + first, VC, KK, RESET, t0 + n + 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                                  HAS_RESET, CALIBRATED, WHOLE, PACK)
+                                  HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
                 then_g = _load_rows(DH + (t0 + n + 1) * V + first, row_ok, WHOLE, PACK)
             if HAS_RESET:
                 M = tl.where(step[4], 0.0, M)
             Ms = Ms + (M,)
-            M, C, _ = _advance(M, step, False, CLIP, CALIBRATED, RATE, PART, FAST)
+            M, C, _ = _advance(M, step, False, CLIP, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
             Cs = Cs + (C,)
             dqs = dqs + (sums[n][0] + _over_rows(M * g, FOLD),)                   # dq_t = M_tᵀ g_t
             step = then
@@ -182,7 +184,7 @@ def _gradient_block(
             then_q = q
             if m + 1 < N:
                 step = _load_step(TH + first, VV + first, VC, KK, RESET, t - 1, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
-                                  HAS_RESET, CALIBRATED, WHOLE, PACK)
+                                  HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
                 then_g = _load_rows(DH + (t - 1) * V + first, row_ok, WHOLE, PACK)
                 then_q = _load(QQ + (t - 1) * Q_S, col_ok, WHOLE)
             dq, dk, dvc = sums[N - 1 - m]
@@ -192,15 +194,19 @@ def _gradient_block(
             if CLIP is not None:
                 written = v * k
                 if CALIBRATED:
-                    written += before * C
+                    written += before * _lift(C, FLOOR)
                 else:
                     written += before
                 A = tl.where(_within(written, CLIP), A, 0.0)
             dk += _over_rows(A * v, FOLD)                                        # dk_t = Aᵀ v_t
             dv = _lane_sums(A * k, TREE, R, W)
             if CALIBRATED:
-                A = A * C
-                W_t = (A * before) * (GAIN - (GAIN * PART) * C)                  # dL/dz
+                W_t = (A * C * before) * (GAIN - (GAIN * LOW) * C)               # dL/dz; C here is less its floor
+                A = A * _lift(C, FLOOR)
+                if DRIFT > 0:
+                    theta = theta[0]
+                    sums_of_W = _lane_sums(W_t, TREE, R, W)
+                    _store_sums(DDR + t * V, sums_of_W, DDR + t * V, sums_of_W, first, V, R, TREE, FAST)
                 _store_sums(DV + t * V, dv, DTH + t * V, _lane_sums(W_t * vc, TREE, R, W), first, V, R, TREE, FAST)
                 dvc += _over_rows(W_t * theta, FOLD)
             else:
@@ -225,18 +231,18 @@ def _gradient_block(
 
 @triton.jit
 def gradients_kernel(
-    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, LARGEST,
+    TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DDR, DV, DVC, DK, DQ, LARGEST,
     th_b, vc_b, v_b, k_b, q_b, B, T, length, segments, bands,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
     HAS_RESET: tl.constexpr, CLIP: tl.constexpr, LIMITED: tl.constexpr, CALIBRATED: tl.constexpr,
-    RATE: tl.constexpr, PART: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
+    RATE: tl.constexpr, PART: tl.constexpr, FLOOR: tl.constexpr, DRIFT: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
     """Gradients of one segment of one batch row, in reverse; A = dL/dM enters through AA and leaves there for the segment before.
 
     Grid (B * segments, groups of `bands` row bands, strips of columns). Per N steps and row band: start from the checkpoint, replay up to
     the N steps, replay those keeping M and C in registers, then go back. Sums over rows stay in registers across the bands of a group; DVC,
-    DK, DQ hold one partial sum per group, DTH, DV one per strip. With CLIP it is one of a pair; LIMITED says which one.
+    DK, DQ hold one partial sum per group, DTH, DDR (the drift's), DV one per strip. With CLIP it is one of a pair; LIMITED says which one.
     """
     LIMIT: tl.constexpr = CLIP if LIMITED else None
     if CLIP is not None:
@@ -263,15 +269,17 @@ def gradients_kernel(
     saved = b * ((T + S - 1) // S + (CLIP is not None))
     AA += (b * segments + segment) * (V * K)
     DTH += (strip * B + b) * T * V
+    DDR += (strip * B + b) * T * V
     DV += (strip * B + b) * T * V
     DVC += (group * B + b) * T * K
     DK += (group * B + b) * T * K
     DQ += (group * B + b) * T * K
     row = group * bands * R
     for i in range(last - even):
-        _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, last - 1 - i, row, cols, col_ok, bands,
-                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, LIMIT, CALIBRATED, RATE, PART, GAIN, FAST, S, 1, G, R, W, WHOLE, PACK)
+        _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DDR, DV, DVC, DK, DQ, saved, last - 1 - i, row, cols, col_ok,
+                        bands, V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, LIMIT, CALIBRATED, RATE, PART, FLOOR, DRIFT, GAIN, FAST,
+                        S, 1, G, R, W, WHOLE, PACK)
     for i in range(blocks):
-        _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DV, DVC, DK, DQ, saved, even - (i + 1) * N, row, cols, col_ok, bands,
-                        V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, LIMIT, CALIBRATED, RATE, PART, GAIN, FAST,
+        _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DDR, DV, DVC, DK, DQ, saved, even - (i + 1) * N, row, cols, col_ok,
+                        bands, V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, LIMIT, CALIBRATED, RATE, PART, FLOOR, DRIFT, GAIN, FAST,
                         S, N, G, R, W, WHOLE, PACK)

@@ -7,8 +7,9 @@ every lane one row and two runs of four columns. So a sum over columns (h, dv, d
 other rows hit the same cache line), anything else would pass through shared memory at every step. Only speed depends on that layout, not
 the results.
 
-C = scale * sigmoid(gain * z) is computed as 1 / (part * 2^(rate * z) + part) with part = 1 / scale and rate = -gain * log2(e): two
-special-function instructions, right in both tails without a clamp (2^x = inf gives C = 0), and nan stays nan.
+C = floor + scale / (low + e^(-gain z)) is floor + 1 / (part * 2^(rate * z) + part * low) with part = 1 / scale, rate = -gain * log2(e): two
+special-function instructions, right in both tails without a clamp (2^x = inf gives C = floor), and nan stays nan. low is FLOOR, or 1 where
+that is 0. A step keeps C - floor, of which the slope is a polynomial. With a drift, theta is a pair of tiles, and DRIFT is V, otherwise 0.
 
 Sizes and time strides are compile-time constants, so that masks vanish where tiles are WHOLE and addresses fold into the loads.
 """
@@ -20,13 +21,23 @@ import triton.language as tl
 
 
 @triton.jit
-def _calibrate(theta, vc, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr):
-    """C of a tile from theta [R, 1, 1] and vc [R, G, W]. FAST: the hardware's reciprocal, off by one unit in the last place at most."""
-    d = tl.exp2((theta * RATE) * vc) * PART + PART
+def _calibrate(theta, vc, RATE: tl.constexpr, PART: tl.constexpr, FLOOR: tl.constexpr, DRIFT: tl.constexpr, FAST: tl.constexpr):
+    """C - FLOOR of a tile from theta [R, 1, 1], vc [R, G, W]. FAST: the hardware's reciprocal, at most one unit in the last place off."""
+    LOW: tl.constexpr = PART if FLOOR == 0 else PART * FLOOR
+    if DRIFT > 0:
+        d = tl.exp2((theta[0] * RATE) * vc + theta[1] * RATE) * PART + LOW
+    else:
+        d = tl.exp2((theta * RATE) * vc) * PART + LOW
     if FAST:
         return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [d], dtype=tl.float32, is_pure=True, pack=1)
     else:
         return 1.0 / d
+
+
+@triton.jit
+def _lift(part, FLOOR: tl.constexpr):
+    """C from what `_calibrate` gives."""
+    return part if FLOOR == 0 else part + FLOOR
 
 
 @triton.jit
@@ -62,14 +73,14 @@ def _not_mine(LARGEST, CLIP: tl.constexpr, LIMITED: tl.constexpr):
 
 @triton.jit
 def _advance(M, step, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
-             RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr):
-    """One write: reset, then M C + v ⊗ k, limited to ±clip (eqs. 8, 9, 14). Returns the new M, C, and the new M before the limit."""
+             RATE: tl.constexpr, PART: tl.constexpr, FLOOR: tl.constexpr, DRIFT: tl.constexpr, FAST: tl.constexpr):
+    """One write: reset, then M C + v ⊗ k, limited to ±clip (eqs. 8, 9, 14). Returns the new M, C - FLOOR, and M before the limit."""
     theta, v, vc, k, reset = step
     if HAS_RESET:
         M = tl.where(reset, 0.0, M)
     if CALIBRATED:
-        C = _calibrate(theta, vc, RATE, PART, FAST)
-        M = M * C + v * k
+        C = _calibrate(theta, vc, RATE, PART, FLOOR, DRIFT, FAST)
+        M = M * _lift(C, FLOOR) + v * k
     else:
         C = M                       # not used
         M = M + v * k
@@ -129,7 +140,7 @@ def _load_rows(X, mask, WHOLE: tl.constexpr, PACK: tl.constexpr):
 
 @triton.jit
 def _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S: tl.constexpr, V_S: tl.constexpr, VC_S: tl.constexpr, K_S: tl.constexpr,
-               HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr):
+               HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, DRIFT: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr):
     """What the write at step t needs: theta, v [R, 1, 1], vc, k [R, G, W], reset. The pointers hold batch row, rows and columns already."""
     v = _load_rows(VV + t * V_S, row_ok, WHOLE, PACK)
     k = _load(KK + t * K_S, col_ok, WHOLE)
@@ -138,6 +149,8 @@ def _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S: tl.constexpr, V_S
     reset = False
     if CALIBRATED:
         theta = _load_rows(TH + t * TH_S, row_ok, WHOLE, PACK)
+        if DRIFT > 0:
+            theta = (theta, _load_rows(TH + t * TH_S + DRIFT, row_ok, WHOLE, PACK))
         vc = _load(VC + t * VC_S, col_ok, WHOLE)
     if HAS_RESET:
         reset = tl.load(RESET + t) != 0
@@ -146,14 +159,14 @@ def _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S: tl.constexpr, V_S
 
 @triton.jit
 def _load_ahead(TH, VV, VC, KK, QQ, RESET, t0, T, row_ok, col_ok, TH_S: tl.constexpr, V_S: tl.constexpr, VC_S: tl.constexpr,
-                K_S: tl.constexpr, Q_S: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, WHOLE: tl.constexpr,
-                PACK: tl.constexpr, N: tl.constexpr):
+                K_S: tl.constexpr, Q_S: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, DRIFT: tl.constexpr,
+                WHOLE: tl.constexpr, PACK: tl.constexpr, N: tl.constexpr):
     """(step, q) of the N steps from t0 on; past the end of the sequence something harmless that is not used."""
     steps = ()
     for n in tl.static_range(N):
         t = tl.minimum(t0, T - N) + n
-        steps = steps + ((_load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE, PACK),
-                          _load(QQ + t * Q_S, col_ok, WHOLE)),)
+        steps = steps + ((_load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
+                                     HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK), _load(QQ + t * Q_S, col_ok, WHOLE)),)
     return steps
 
 
@@ -173,7 +186,7 @@ def forward_kernel(
     th_b, vc_b, v_b, k_b, q_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
     HAS_START: tl.constexpr, HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr, SAVE: tl.constexpr,
-    RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
+    RATE: tl.constexpr, PART: tl.constexpr, FLOOR: tl.constexpr, DRIFT: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
     LOOP: tl.constexpr,
 ):
@@ -216,24 +229,24 @@ def forward_kernel(
     one = ()
     if LOOP:
         one = _load_ahead(TH, VV, VC, KK, QQ, RESET, first, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
-                          HAS_RESET, CALIBRATED, WHOLE, PACK, N)
+                          HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK, N)
         for t0 in range(first, even, 2 * N):
             two = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
-                              HAS_RESET, CALIBRATED, WHOLE, PACK, N)
+                              HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK, N)
             if SAVE:
                 if t0 % S == 0:
                     tl.store(CK + (saved + t0 // S) * (V * K), M, mask=tile_ok)
             for n in tl.static_range(N):
                 step, q = one[n]
-                M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
                 if WATCH:
                     largest = _larger(largest, tl.abs(P))
                 _store_rows(OUT + (t0 + n) * V, _over_columns(M * q), row < V, FAST)          # eq. 2
             one = _load_ahead(TH, VV, VC, KK, QQ, RESET, t0 + 2 * N, T, row_ok, col_ok, TH_S, V_S, VC_S, K_S, Q_S,
-                              HAS_RESET, CALIBRATED, WHOLE, PACK, N)
+                              HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK, N)
             for n in tl.static_range(N):
                 step, q = two[n]
-                M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+                M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
                 if WATCH:
                     largest = _larger(largest, tl.abs(P))
                 _store_rows(OUT + (t0 + N + n) * V, _over_columns(M * q), row < V, FAST)
@@ -241,9 +254,9 @@ def forward_kernel(
         if SAVE:
             if t % S == 0:
                 tl.store(CK + (saved + t // S) * (V * K), M, mask=tile_ok)
-        step = _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
+        step = _load_step(TH, VV, VC, KK, RESET, t, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
         q = _load(QQ + t * Q_S, col_ok, WHOLE)
-        M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+        M, C, P = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
         if WATCH:
             largest = _larger(largest, tl.abs(P))
         _store_rows(OUT + t * V, _over_columns(M * q), row < V, FAST)
@@ -255,7 +268,7 @@ def forward_kernel(
 
 @triton.jit
 def _fold(P, Q, step, free, REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr,
-          RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr):
+          RATE: tl.constexpr, PART: tl.constexpr, FLOOR: tl.constexpr, DRIFT: tl.constexpr, FAST: tl.constexpr):
     """Append a step to x -> P x + Q: forward in time Q C + x ⊗ y after a reset, in reverse (Q + x ⊗ y) C before it.
 
     `free`, in reverse only: where the write was not limited, so that a gradient passes; None: everywhere.
@@ -270,7 +283,7 @@ def _fold(P, Q, step, free, REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALI
             P = tl.where(free, P, 0.0)
             Q = tl.where(free, Q, 0.0)
     if CALIBRATED:
-        C = _calibrate(theta, vc, RATE, PART, FAST)
+        C = _lift(_calibrate(theta, vc, RATE, PART, FLOOR, DRIFT, FAST), FLOOR)
         P = P * C
         Q = Q * C
     if not REVERSE:
@@ -286,8 +299,8 @@ def summary_kernel(
     TH, VC, XX, YY, RESET, PP, QQ, CUT, LARGEST,
     th_b, vc_b, x_b, y_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, X_S: tl.constexpr, Y_S: tl.constexpr,
-    REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
-    CLIP: tl.constexpr,
+    REVERSE: tl.constexpr, HAS_RESET: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr,
+    FLOOR: tl.constexpr, DRIFT: tl.constexpr, FAST: tl.constexpr, CLIP: tl.constexpr,
     N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
     """What one segment does to the tile that enters it: x -> P x + Q, and whether a reset cuts x off. Grid as `forward_kernel`.
@@ -322,8 +335,9 @@ def summary_kernel(
             cut |= tl.load(RESET + t)
     if REVERSE:
         for i in range(last - even):
-            step = _load_step(TH, XX, VC, YY, RESET, last - 1 - i, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
-            P, Q = _fold(P, Q, step, None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
+            step = _load_step(TH, XX, VC, YY, RESET, last - 1 - i, row_ok, col_ok, TH_S, X_S, VC_S, Y_S,
+                              HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
+            P, Q = _fold(P, Q, step, None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
     for i in range(blocks):
         steps = ()
         for n in tl.static_range(N):
@@ -331,13 +345,13 @@ def summary_kernel(
             if REVERSE:
                 t = even - 1 - i * N - n
             steps = steps + (_load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S,
-                                        HAS_RESET, CALIBRATED, WHOLE, PACK),)
+                                        HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK),)
         for n in tl.static_range(N):
-            P, Q = _fold(P, Q, steps[n], None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
+            P, Q = _fold(P, Q, steps[n], None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
     if not REVERSE:
         for t in range(even, last):
-            step = _load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
-            P, Q = _fold(P, Q, step, None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FAST)
+            step = _load_step(TH, XX, VC, YY, RESET, t, row_ok, col_ok, TH_S, X_S, VC_S, Y_S, HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
+            P, Q = _fold(P, Q, step, None, REVERSE, HAS_RESET, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
     tile = (b * segments + segment) * (V * K) + rows * K + cols
     tl.store(PP + tile, P, mask=row_ok & col_ok)
     tl.store(QQ + tile, Q, mask=row_ok & col_ok)

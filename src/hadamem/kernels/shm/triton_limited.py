@@ -16,7 +16,8 @@ def limited_summary_kernel(
     TH, VC, VV, KK, QQ, RESET, CK, DH, PP, SUM, CUT, LARGEST,
     th_b, vc_b, v_b, k_b, q_b, T, length, segments,
     V: tl.constexpr, K: tl.constexpr, TH_S: tl.constexpr, VC_S: tl.constexpr, V_S: tl.constexpr, K_S: tl.constexpr, Q_S: tl.constexpr,
-    HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr, FAST: tl.constexpr,
+    HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr, RATE: tl.constexpr, PART: tl.constexpr,
+    FLOOR: tl.constexpr, DRIFT: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
 ):
     """What one segment does to the gradient of M that enters it from the right: A -> P A + Q, and whether a reset cuts A off.
@@ -60,13 +61,15 @@ def limited_summary_kernel(
         M = _load(CK + (saved + t0 // S) * (V * K), tile_ok, WHOLE)
         free = tl.zeros((R, G, W), tl.int32)
         for n in range(count):
-            step = _load_step(TH, VV, VC, KK, RESET, t0 + n, row_ok, col_ok, TH_S, V_S, VC_S, K_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
-            M, C, written = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FAST)
+            step = _load_step(TH, VV, VC, KK, RESET, t0 + n, row_ok, col_ok, TH_S, V_S, VC_S, K_S,
+                              HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
+            M, C, written = _advance(M, step, HAS_RESET, CLIP, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
             free |= _within(written, CLIP).to(tl.int32) << n
         for m in range(count):
             n = count - 1 - m
-            step = _load_step(TH, DH, VC, QQ, RESET, t0 + n, row_ok, col_ok, TH_S, V, VC_S, Q_S, HAS_RESET, CALIBRATED, WHOLE, PACK)
-            P, Q = _fold(P, Q, step, ((free >> n) & 1) != 0, True, HAS_RESET, CALIBRATED, RATE, PART, FAST)
+            step = _load_step(TH, DH, VC, QQ, RESET, t0 + n, row_ok, col_ok, TH_S, V, VC_S, Q_S,
+                              HAS_RESET, CALIBRATED, DRIFT, WHOLE, PACK)
+            P, Q = _fold(P, Q, step, ((free >> n) & 1) != 0, True, HAS_RESET, CALIBRATED, RATE, PART, FLOOR, DRIFT, FAST)
     tile += (b * segments + segment) * (V * K)
     tl.store(PP + tile, P, mask=tile_ok)
     tl.store(SUM + tile, Q, mask=tile_ok)

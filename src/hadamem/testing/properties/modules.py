@@ -43,6 +43,9 @@ def vector(trial: Trial) -> None:
     """The state survives hadamem.states.to_vector() and from_vector()."""
     state = trial.state()
     vector = states.to_vector(state)
+    width = getattr(trial.module, "state_width", vector.shape[-1])
+    if width != vector.shape[-1]:
+        raise Broken(f"module.state_width must be what hadamem.states.to_vector gives, {vector.shape[-1]}, got {width}")
     if vector.dtype != torch.float32 or vector.ndim != 2 or vector.shape[0] != trial.B:
         raise Broken(f"hadamem.states.to_vector must give float32 [B, n], got {vector.dtype} {list(vector.shape)}")
     back = states.from_vector(trial.module, vector)
@@ -50,6 +53,11 @@ def vector(trial: Trial) -> None:
         if a.dtype != b.dtype or not torch.equal(a, b):
             raise Broken(f"state.{name} is not the same after hadamem.states.to_vector and from_vector")
     trial.same(trial.run(trial.x(), back)[0], trial.run(trial.x(), state)[0], "y from the restored state")
+    _, after = trial.run(trial.x().requires_grad_())
+    restored = states.from_vector(trial.module, states.to_vector(after))
+    for name, a, b in zip(state._fields, restored, after, strict=True):
+        if b.requires_grad and not a.requires_grad:
+            raise Broken(f"no gradient flows through hadamem.states.to_vector and from_vector into state.{name}")
 
 
 def float64(trial: Trial) -> None:
