@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..drawing import new_canvas, save_canvas
+
 if TYPE_CHECKING:
     from .memory import Result
 
@@ -60,18 +62,13 @@ def _mebibytes(result: Result) -> float | None:
 def _figure(results: list[Result], axis: str, xlabel: str, ylabel: str, value: Callable[[Result], float | None],
             title: str, subtitle: str, path: Path) -> None:
     """One panel per batch size and direction; the other axis of the grid is held at its typical value."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     other = "H" if axis == "T" else "T"
     held = _typical(sorted({getattr(r, other) for r in results}), 128 if other == "H" else 256)
     shown = [(r, getattr(r, axis), value(r)) for r in results if getattr(r, other) == held]
     batches = sorted({r.B for r in results})
     directions = [d for d in DIRECTIONS if any(r.direction == d for r in results)]
     ticks = sorted({getattr(r, axis) for r in results})
-    size = (1.4 + 4.0 * max(1.4, len(directions)), 1.7 + 2.8 * len(batches))
-    figure = Figure(figsize=size, dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_canvas(1.4 + 4.0 * max(1.4, len(directions)), 1.7 + 2.8 * len(batches))
     grid = figure.subplots(len(batches), len(directions), squeeze=False, sharex=True, sharey=True)
     handles: dict[str, Any] = {}
     for row, B in enumerate(batches):
@@ -95,7 +92,7 @@ def _figure(results: list[Result], axis: str, xlabel: str, ylabel: str, value: C
     figure.suptitle(f"{title}\n{subtitle}", fontsize=10.5)
     figure.legend(handles.values(), [LABELS[m] for m in handles], loc="outside lower center",
                   ncols=min(5, len(handles)), frameon=False, fontsize=9, columnspacing=1.4, handlelength=1.8)
-    figure.savefig(path)
+    save_canvas(figure, path)
 
 
 def _style(ax: Any, ticks: list[int]) -> None:

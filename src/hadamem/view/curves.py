@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-COLOURS = ("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#666666")      # colour-blind safe
-GRID, FAINT = "#e4e4e0", "#6b6b68"
+from ..drawing import COLOURS, FAINT, new_canvas, save_canvas, short, style_axes
+from ..statistics import moving_mean, series
+
 PARTS = {"return": "return", "success": "success rate"}
 FEW = 40              # evaluations; the dots of more are smaller
 SMOOTHING = 0.05      # window of the smoothed line, as a fraction of the curve
@@ -23,12 +24,8 @@ def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle
     runs: rows of metrics by label. Each run has a light line, as measured, and a dark one, smoothed; and a dashed one with dots, if it was
     evaluated while training.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     parts = [part for part in PARTS if part == "return" or any(_has(rows, part) or _has(rows, f"eval_{part}") for rows in runs.values())]
-    figure = Figure(figsize=(8, 3.1 + 1.7 * len(parts)), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_canvas(8, 3.1 + 1.7 * len(parts))
     grid = figure.subplots(len(parts), 1, sharex=True, squeeze=False, height_ratios=[2.0, 1.0][:len(parts)])
     for (ax,), part in zip(grid, parts, strict=True):
         _draw_part(ax, runs, part)
@@ -39,12 +36,7 @@ def draw_curves(runs: Mapping[str, Rows], path: Path | str, title: str, subtitle
     top.annotate(subtitle, (0, 1), xytext=(0, 9), xycoords="axes fraction", textcoords="offset points", fontsize=11, color=FAINT)
     if top.lines and (len(runs) > 1 or any(_has(rows, "eval_return") for rows in runs.values())):
         top.legend(loc="best", frameon=False, fontsize=11)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part_path = path.with_name(f".{path.name}.part")      # readers never see an incomplete file
-    figure.savefig(part_path, format="png")
-    part_path.replace(path)
-    return path
+    return save_canvas(figure, path)
 
 
 def draw_run(run: Any, path: Path | str | None = None) -> Path:
@@ -56,28 +48,9 @@ def draw_run(run: Any, path: Path | str | None = None) -> Path:
     return draw_curves({config.network.memory: run.metrics}, path or Path(run.folder) / "curve.png", config.env, subtitle)
 
 
-def series(rows: Rows, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Steps and values [K] of the rows in which `name` is finite."""
-    pairs = [(row["steps"], row[name]) for row in rows if row.get(name) is not None and np.isfinite(row[name])]
-    points = np.array(pairs, dtype=np.float64).reshape(-1, 2)
-    return points[:, 0], points[:, 1]
-
-
 def smooth(values: np.ndarray, share: float = SMOOTHING) -> np.ndarray:
-    """Centred moving average [K], with shorter windows at the ends."""
-    n = len(values)
-    half_width = int(np.ceil(n * share / 2))
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    low, high = np.maximum(np.arange(n) - half_width, 0), np.minimum(np.arange(n) + half_width + 1, n)
-    return (sums[high] - sums[low]) / (high - low)
-
-
-def short(x: float) -> str:
-    """A number of steps in compact form: 400k, 1.5M."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(x) >= size:
-            return f"{x / size:.4g}{letter}"
-    return f"{x:.4g}"
+    """Centred moving average [K] over a share of the curve, with shorter windows at the ends."""
+    return moving_mean(values, 2 * int(np.ceil(len(values) * share / 2)) + 1)
 
 
 def _has(rows: Rows, name: str) -> bool:
@@ -109,10 +82,4 @@ def _draw_part(ax: Any, runs: Mapping[str, Rows], part: str) -> None:
     if not ax.lines:
         ax.text(0.5, 0.5, "no episode has finished", transform=ax.transAxes, ha="center", color=FAINT, fontsize=12)
     ax.set_xlim(left=0)
-    ax.grid(color=GRID, linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.tick_params(labelsize=11, length=0)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        ax.spines[side].set_color("#b8b8b4")
+    style_axes(ax)

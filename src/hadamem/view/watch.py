@@ -10,6 +10,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -32,6 +33,7 @@ class Frame(NamedTuple):
     view: Any          # before the action: [H, W, 3] uint8, or text
     caption: str       # the action, its reward and the return so far
     last: bool         # of its episode: the view after the last action
+    reward: float = 0.0
 
 
 def play_frames(policy: Any, env: str | Callable[..., Any], *, episodes: int = 1, seed: int = 0, deterministic: bool = False,
@@ -47,19 +49,28 @@ def play_frames(policy: Any, env: str | Callable[..., Any], *, episodes: int = 1
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}")
     check_seed(seed)
-    made = _make_env(env, policy.device, "ansi" if text else "rgb_array", dict(env_options or {}))
-    try:
-        check_fit(policy, made)
+    with open_env(policy, env, text=text, env_options=env_options) as made:
         generator = torch.Generator(policy.device).manual_seed(seed)
         for episode in range(episodes):
             start = reset_for_evaluation(made, policy, seed) if episode == 0 else made.reset()
-            yield from _episode(policy, made, start, deterministic, generator, max_steps, lambda: _view(made, text, colour))
+            yield from play_episode(policy, made, start, deterministic, generator, max_steps, lambda: draw_env(made, text, colour))
+
+
+@contextmanager
+def open_env(policy: Any, env: str | Callable[..., Any], *, text: bool = False,
+             env_options: Mapping[str, Any] | None = None) -> Iterator[Any]:
+    """One env to show, which fits the policy; closed at the end."""
+    made = _make_env(env, policy.device, "ansi" if text else "rgb_array", dict(env_options or {}))
+    try:
+        check_fit(policy, made)
+        yield made
     finally:
         made.close()
 
 
-def _episode(policy: Any, env: Any, start: tuple[Any, dict[str, Any]], deterministic: bool, generator: torch.Generator, max_steps: int,
-             view: Callable[[], Any]) -> Iterator[Frame]:
+def play_episode(policy: Any, env: Any, start: tuple[Any, dict[str, Any]], deterministic: bool, generator: torch.Generator, max_steps: int,
+                 view: Callable[[], Any]) -> Iterator[Frame]:
+    """One episode from what `reset` gave: a frame for every action, and the last one."""
     obs, info = start
     state, reset = policy.initial_state(1, generator), True
     names = env.action_names()
@@ -73,7 +84,7 @@ def _episode(policy: Any, env: Any, start: tuple[Any, dict[str, Any]], determini
         reset = False
         done = bool(terminated[0] | truncated[0])
         label = _action_text(action[0], env.single_action_space, names)
-        yield Frame(seen, f"{label}, reward {float(reward[0]):+.3g}, return {total:+.3g}", False)
+        yield Frame(seen, f"{label}, reward {float(reward[0]):+.3g}, return {total:+.3g}", False, float(reward[0]))
     success = f", {'success' if bool(info['success'][0]) else 'no success'}" if done and "success" in info else ""
     yield Frame(view(), f"{'end' if done else 'stopped'} after {steps} steps: return {total:+.3g}{success}", True)
 
@@ -195,7 +206,7 @@ def _make_env(env: str | Callable[..., Any], device: Any, mode: str, options: di
     return shown
 
 
-def _view(env: Any, text: bool, colour: bool) -> Any:
+def draw_env(env: Any, text: bool = False, colour: bool = False) -> Any:
     """A Gymnasium env's own rendering if there is one, otherwise our picture or text."""
     shown = None
     if isinstance(env, envs.AdaptedEnv) and env.render_mode is not None:
