@@ -1,4 +1,4 @@
-"""SAC's distributions against enumeration and numerical integration. (PPO's are in test_ppo.)"""
+"""Joint and squashed distributions against enumeration and numerical integration. (The others are in test_ppo.)"""
 
 import itertools
 import math
@@ -38,6 +38,40 @@ def test_a_joint_choice_against_enumeration():
     assert actions.mode(dist)[:, 0].tolist() == y.argmax(-1).tolist()
 
 
+def test_a_joint_choice_of_independent_parts_is_their_product():
+    """With logits that are sums over the parts: the log-probabilities, entropies and divergences of separate choices, masked or not."""
+    joint, separate = make_actions(MULTI, joint=True), make_actions(MULTI)
+    torch.manual_seed(0)
+    y = torch.randn(2, 5, 7, dtype=torch.float64)                                # old and new
+    mask = torch.tensor([True, True, True, False, True, False, True])
+    together = torch.stack([y[..., a] + y[..., 2 + b] + y[..., 5 + c] for a, b, c in COMBINATIONS], -1)
+    for allowed in (None, mask.expand(5, 7)):
+        (old, new), (first, second) = (actions.parameters_of(x, None if allowed is None else allowed.expand(2, 5, 7))
+                                       for actions, x in ((separate, y), (joint, together)))
+        for i, parts in enumerate(COMBINATIONS):
+            if allowed is None or all(mask[offset + part] for offset, part in zip((0, 2, 5), parts, strict=True)):
+                want = separate.log_prob(old, torch.tensor(parts).expand(5, 3))
+                torch.testing.assert_close(joint.log_prob(first, torch.full((5, 1), i)), want)
+        torch.testing.assert_close(joint.entropy(first), separate.entropy(old))
+        torch.testing.assert_close(joint.kl(first, second), separate.kl(old, new))
+
+
+def test_only_a_joint_choice_can_leave_out_single_combinations():
+    """As in Battleship: any cell that was not shot at yet, with equal odds. Here the free ones are a diagonal of 2 x 2 cells."""
+    board = spaces.MultiDiscrete([2, 2])
+    free = torch.tensor([False, True, True, False])                              # cells (0, 1) and (1, 0)
+    joint, separate = make_actions(board, joint=True), make_actions(board)
+    dist = joint.parameters_of(torch.where(free, 0.0, -1e4))
+    assert dist.exp().tolist() == pytest.approx([0, 0.5, 0.5, 0])
+    cells = torch.cartesian_prod(torch.arange(2), torch.arange(2))
+    grid = torch.linspace(0.01, 0.99, 99).logit()
+    y = torch.cartesian_prod(grid, grid)                                         # logits of row 1 and column 1, against 0
+    dist = separate.parameters_of(torch.stack([torch.zeros(len(y)), y[:, 0], torch.zeros(len(y)), y[:, 1]], -1))
+    p = torch.stack([separate.log_prob(dist, cell.expand(len(y), 2)) for cell in cells], -1).exp()
+    fair = p[:, free].amin(-1)                                                   # odds of the free cell that is less likely
+    assert float(fair.max()) == pytest.approx(0.25)                              # then every second shot is wasted
+
+
 def test_the_mask_of_a_joint_choice_has_an_entry_for_every_part():
     actions = make_actions(MULTI, joint=True)
     torch.manual_seed(0)
@@ -59,8 +93,10 @@ def test_the_mask_of_a_joint_choice_has_an_entry_for_every_part():
 
 def test_how_many_combinations_are_too_many():
     assert isinstance(make_actions(spaces.MultiDiscrete([32, 32]), joint=True), Joint)
-    with pytest.raises(ValueError, match=r"have 1,056 combinations, and at most 1024 can be one choice; use agent 'ppo'"):
+    with pytest.raises(ValueError, match=r"have 1,056 combinations, and at most 1024 can be one choice; use agent 'ppo' with"):
         make_actions(spaces.MultiDiscrete([33, 32]), joint=True)
+    assert isinstance(make_actions(spaces.MultiDiscrete([32, 32]), joint="auto"), Joint)
+    assert type(make_actions(spaces.MultiDiscrete([33, 32]), joint="auto")) is Categorical
     assert isinstance(make_actions(spaces.MultiDiscrete([33, 32])), Categorical)
     assert type(make_actions(spaces.Discrete(5), joint=True)) is Categorical
 

@@ -9,7 +9,7 @@ from gymnasium import spaces
 import hadamem as hm
 from hadamem import states
 from hadamem.agents import PPO, ActorCritic, AgentSpec, NetworkConfig, PPOConfig, Rollout, make_actions
-from hadamem.agents.ppo import STATISTICS, make_batch, minibatches, ppo_loss
+from hadamem.agents.ppo import JOINT, STATISTICS, make_batch, minibatches, ppo_loss
 from hadamem.agents.returns import compute_gae
 from hadamem.training.replay import LatestRollout
 
@@ -17,9 +17,10 @@ MULTI = spaces.MultiDiscrete([3, 4])
 BOX = spaces.Box(-2.0, 2.0, (3,))
 
 
-def network(memory="shm", space=MULTI, dtype=torch.float64, seed=0, **options):
+def network(memory="shm", space=MULTI, dtype=torch.float64, seed=0, joint=False, **options):
     torch.manual_seed(seed)
-    net = ActorCritic(7, make_actions(space), NetworkConfig(memory=memory, memory_size=12, memory_output_size=16, **options)).to(dtype)
+    actions, config = make_actions(space, joint=joint), NetworkConfig(memory=memory, memory_size=12, memory_output_size=16, **options)
+    net = ActorCritic(7, actions, config).to(dtype)
     for head in (net.actor, net.critic):
         torch.nn.init.normal_(head[-1].weight, 0, 0.5)      # a start of 0.01 would hide differences
     for p in net.parameters():
@@ -145,10 +146,10 @@ def distribution(actions, dist):
     return torch.distributions.Normal(mean, log_std.exp())
 
 
-@pytest.mark.parametrize("space", [MULTI, spaces.Discrete(5), BOX])
+@pytest.mark.parametrize(("space", "joint"), [(MULTI, False), (MULTI, True), (spaces.Discrete(5), False), (BOX, False)])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_loss_against_a_slow_loop(space, weighted):
-    old, new = network(space=space, seed=0), network(space=space, seed=5)
+def test_loss_against_a_slow_loop(space, joint, weighted):
+    old, new = network(space=space, seed=0, joint=joint), network(space=space, seed=5, joint=joint)
     r = act(old)
     config = PPOConfig(ent_coef=0.02, vf_coef=0.5, vf_loss_clip=4.0)
     batch = make_batch(r, config)
@@ -159,6 +160,27 @@ def test_loss_against_a_slow_loop(space, weighted):
         loss, parts = ppo_loss(new.actions, dist, value, batch, config, 0.3)
     assert float(loss) == pytest.approx(slow_loss(new.actions, dist, value, batch, config, 0.3), rel=1e-9)
     assert float(parts["kl"]) > 0
+
+
+def test_joint_actions():
+    """Off by default; "auto" where there are few combinations; the ratio is 1 before the first update, with masks, too."""
+    spec = AgentSpec(7, MULTI, NetworkConfig(memory="gru", memory_size=12), PPOConfig())
+    assert [PPO(spec._replace(config=PPOConfig(joint_actions=x))).actions.sizes for x in JOINT] == [[3, 4], [12], [12]]
+    assert PPO(spec).actions.sizes == [3, 4]
+    large = spec._replace(action_space=spaces.MultiDiscrete([33, 32]))
+    assert PPO(large._replace(config=PPOConfig(joint_actions="auto"))).actions.sizes == [33, 32]
+    with pytest.raises(ValueError, match=r"1,056 combinations, and at most 1024 .* with joint_actions 'never' or 'auto'"):
+        PPO(large._replace(config=PPOConfig(joint_actions="always")))
+    with pytest.raises(ValueError, match=r"joint_actions must be 'never', 'always' or 'auto' .*, got 'sometimes'"):
+        PPOConfig(joint_actions="sometimes")
+    net = network(joint=True)
+    r = act(net)
+    mask = torch.rand(6, 13, 7, generator=torch.Generator().manual_seed(0)) < 0.6
+    for allowed in (None, mask | (torch.arange(7) % 3 == 0)):                    # something is left of each part
+        (dist, _, _), state = net(r.features(), r.state, r.first, allowed), r.state
+        for t in range(13):
+            stepped, _, state = net.step(r.obs[:, t], state, r.first[:, t], None if allowed is None else allowed[:, t])
+            torch.testing.assert_close(stepped, dist[:, t], rtol=1e-9, atol=1e-9)
 
 
 def test_steps_of_no_weight_change_no_gradient():

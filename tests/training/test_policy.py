@@ -82,10 +82,10 @@ def test_the_axis_of_channels(last, first):
 
 
 @pytest.mark.parametrize("memory", ["shm", "shm-paper", "gru", "none"])
-@pytest.mark.parametrize("env", ["popgym/RepeatPreviousEasy", "popgym/PositionOnlyPendulumEasy"])
+@pytest.mark.parametrize("env", ["popgym/RepeatPreviousEasy", "popgym/PositionOnlyPendulumEasy", "popgym/MineSweeperEasy"])
 def test_acts_as_the_collector_does(env, memory):
     """Over a raw batched env, with the most likely actions and with drawn ones."""
-    made = scrambled(trainer(env, memory, num_steps=60))
+    made = scrambled(trainer(env, memory, num_steps=60, joint_actions="always"))
     policy = Policy.of(made)
     for deterministic in (True, False):
         collector = type(made.collector)(made.env, made.agent, made.inputs, 60, seed=5)
@@ -177,9 +177,10 @@ def test_masked_actions_are_never_taken():
         reset = terminated | truncated
 
 
-def test_masks_of_several_parts():
+@pytest.mark.parametrize("joint", ["never", "auto"])
+def test_masks_of_several_parts(joint):
     """Side by side, as a tuple of parts, and as an array of parts of equal size: one env's, and a batch's."""
-    policy = Policy.of(trainer(MULTI))                                                # MultiDiscrete([3, 2])
+    policy = Policy.of(trainer(MULTI, joint_actions=joint))                           # MultiDiscrete([3, 2])
     one, two = np.array([False, True, False]), np.array([True, False])
     for mask in ((one, two), [one.tolist(), two.tolist()], np.concatenate([one, two]), (torch.as_tensor(one), torch.as_tensor(two))):
         assert policy.act(np.zeros(2), mask=mask)[0].tolist() == [1, 0]
@@ -242,7 +243,7 @@ def test_missing_entries_are_named():
 @pytest.mark.parametrize(("env", "memory", "changes"), [
     ("popgym/RepeatPreviousEasy", "shm-paper", {}), ("popgym/PositionOnlyPendulumEasy", "lstm", {"network.separate_memories": True}),
     ("popgym/BattleshipEasy", "none", {"previous_action": False, "network.time_encoding": "none"}), (Mixed, "gru", {}), (MULTI, "shm", {}),
-    ("VisualMatch", "gru", {"network.head_activation": "relu"}),
+    ("VisualMatch", "gru", {"network.head_activation": "relu"}), ("popgym/BattleshipEasy", "gru", {"joint_actions": "always"}),
 ])
 def test_a_policy_comes_back_from_disk(tmp_path, env, memory, changes):
     made = scrambled(trainer(env, memory, num_envs=4, num_steps=4, **changes))
@@ -264,9 +265,17 @@ def test_a_policy_comes_back_from_disk(tmp_path, env, memory, changes):
         action, mine = policy.act(obs, mine, reset, deterministic=True)
         same, theirs = loaded.act(obs, theirs, reset, deterministic=True)
         assert torch.equal(action, same)
+        assert all(raw.single_action_space.contains(one.numpy()) for one in action)
         obs, _, terminated, truncated, _ = raw.step(action)
         reset = terminated | truncated
     made.close()
+
+
+def test_a_policy_from_before_joint_actions_chooses_parts_by_themselves():
+    described = Policy.of(trainer("popgym/BattleshipEasy", "gru")).describe()
+    assert described["settings"].pop("joint_actions") == "never"
+    weights = trainer("popgym/BattleshipEasy", "gru").network.state_dict()
+    assert Policy.build(described, weights).agent.actions.sizes == [8, 8]
 
 
 def test_a_run_is_found_by_its_name(tmp_path, monkeypatch):

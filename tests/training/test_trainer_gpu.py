@@ -14,9 +14,10 @@ SMALL = {"num_envs": 16, "steps_per_iteration": 16 * 51, "num_epochs": 2, "memor
 
 
 @pytest.mark.parametrize("memory", hm.list_memories())
-@pytest.mark.parametrize("env", ["popgym/RepeatPreviousEasy", "popgym/BattleshipEasy"])
-def test_graphs_give_what_plain_calls_give(memory, env):
-    config = make_config("default", env=env, memory=memory, device="cuda", **SMALL)
+@pytest.mark.parametrize(("env", "joint"), [("popgym/RepeatPreviousEasy", "never"), ("popgym/BattleshipEasy", "never"),
+                                            ("popgym/BattleshipEasy", "always")])
+def test_graphs_give_what_plain_calls_give(memory, env, joint):
+    config = make_config("default", env=env, memory=memory, device="cuda", joint_actions=joint, **SMALL)
     plain, graphed = Trainer(config, graphs=False), Trainer(config)
     for _ in range(3):
         a, b = plain.iteration(), graphed.iteration()
@@ -53,7 +54,7 @@ def test_a_restored_state_continues_in_graphs():
 @pytest.mark.parametrize("memory", ["shm", "gru"])
 def test_evaluations_leave_the_training_alone_and_do_not_wait_for_the_gpu(memory, monkeypatch):
     """Between the first step and the last of an evaluation nothing waits; torch's own check raises if something does."""
-    play, steps = evaluate._play, []
+    play, steps = evaluate.play, []
 
     def watched(*args):
         playing = play(*args)
@@ -67,7 +68,7 @@ def test_evaluations_leave_the_training_alone_and_do_not_wait_for_the_gpu(memory
             steps.append(step)
             yield step
 
-    monkeypatch.setattr(evaluate, "_play", watched)
+    monkeypatch.setattr(evaluate, "play", watched)
     rows = []
     for every in (0, 1):
         config = make_config("default", env="popgym/RepeatPreviousEasy", memory=memory, device="cuda", steps=3 * 16 * 51, eval_every=every,

@@ -18,21 +18,23 @@ from torch import Tensor, nn
 MOST_JOINT = 1024      # choices of a joint distribution over MultiDiscrete actions
 
 
-def make_actions(space: spaces.Space[Any], *, joint: bool = False, squashed: bool = False) -> Actions:
+def make_actions(space: spaces.Space[Any], *, joint: bool | str = False, squashed: bool = False) -> Actions:
     """The distribution for an action space: Discrete, MultiDiscrete or Box.
 
-    joint: MultiDiscrete actions are one choice among all combinations. squashed: boxes get a normal distribution through tanh, whose spread
-    depends on the input.
+    joint: MultiDiscrete actions are one choice among all combinations; "auto": if there are at most MOST_JOINT. squashed: boxes get a
+    normal distribution through tanh, whose spread depends on the input.
     """
     if isinstance(space, spaces.Discrete):
         return Categorical([int(space.n)], start=[int(space.start)], single=True)
     if isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1:
         sizes, start = [int(n) for n in space.nvec], [int(s) for s in space.start]
-        if not joint:
+        many = math.prod(sizes) > MOST_JOINT
+        if not joint or (joint == "auto" and many):
             return Categorical(sizes, start=start, single=False)
-        if math.prod(sizes) > MOST_JOINT:
+        if many:
             raise ValueError(f"actions of {space} have {math.prod(sizes):,} combinations, and at most {MOST_JOINT} can be one choice; use "
-                             "agent 'ppo', which chooses each part by itself, or an env with fewer actions")
+                             "agent 'ppo' with joint_actions 'never' or 'auto', which chooses each part by itself, or an env with fewer "
+                             "actions")
         return Joint(sizes, start)
     if isinstance(space, spaces.Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating):
         return TanhGaussian(space.low, space.high) if squashed else Gaussian(space.low, space.high)

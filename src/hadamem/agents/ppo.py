@@ -26,6 +26,8 @@ from .networks import ActorCritic
 from .optimizers import Adam
 from .returns import compute_gae
 
+JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
+
 
 @dataclass(frozen=True)
 class PPOConfig:
@@ -50,6 +52,7 @@ class PPOConfig:
     normalize_advantage: str = "batch"       # to mean 0 and standard deviation 1 over: batch (the rollout), minibatch, or none
     max_grad_norm: float | None = 0.5        # None: gradients are not clipped
     adam_eps: float = 1e-8                   # epsilon of Adam
+    joint_actions: str = "never"             # a MultiDiscrete action is one choice: never, always, or auto (up to 1024 combinations)
 
     def __post_init__(self) -> None:
         def check(name: str, ok: bool, wanted: str) -> None:
@@ -69,6 +72,7 @@ class PPOConfig:
         for name in ("vf_coef", "ent_coef"):
             check(name, math.isfinite(getattr(self, name)), "a number")
         check("lr_schedule", self.lr_schedule in ("constant", "linear"), "'constant' or 'linear'")
+        check("joint_actions", self.joint_actions in JOINT, "'never', 'always' or 'auto' (up to 1024 combinations)")
         check("normalize_advantage", self.normalize_advantage in ("batch", "minibatch", "none"), "'batch', 'minibatch' or 'none'")
 
 
@@ -111,7 +115,7 @@ class PPO(Agent):
 
     def __init__(self, spec: AgentSpec, device: torch.device | str = "cpu"):
         self.config: PPOConfig = spec.config
-        self.actions = make_actions(spec.action_space)
+        self.actions = make_actions(spec.action_space, joint=JOINT[self.config.joint_actions])
         self.network = ActorCritic(spec.input_size, self.actions, spec.network, spec.images).to(device)
         self.adam = Adam(self.network, self.config.learning_rate, self.config.adam_eps)
         device = self.adam.rate.device

@@ -45,9 +45,16 @@ def _class_of(memory: str) -> type:
 
 # The sizes of the POPGym experiments of the paper, where it has them; other memories have their own defaults.
 POPGYM = {"total_steps": 15_000_000, "steps_per_iteration": 65_536, "max_num_steps": 1024, "compile": True}
+POPGYM_LONGEST = 311      # steps of the longest episode of the paper's 12 tasks: Autoencode-Hard's
 POPGYM_SIZES: dict[str, dict[str, Any]] = {
     **{name: {"network.memory_size": 128, "network.memory_output_size": 1024} for name in SHM_NAMES},
     **{name: {"network.memory_size": 256} for name in ("gru", "lstm")},
+}
+
+# PPO's settings of the presets that do not follow the paper.
+TUNED_PPO = {
+    "ppo.num_epochs": 8, "ppo.lr_schedule": "linear", "ppo.gae_lambda": 0.95, "ppo.clip_range": 0.2, "ppo.target_kl": 0.02,
+    "ppo.min_kl_coef": 0.05, "ppo.vf_loss_clip": None, "ppo.normalize_values": True, "ppo.ent_coef": 0.003,
 }
 
 SAC_STEPS = {"max_num_steps": 1024, "compile": True, "sac.learning_rate": 3e-4, "sac.tau": 0.005, "network.hidden_sizes": (128, 128)}
@@ -116,10 +123,7 @@ SAC_PRESETS = {
 PRESETS: dict[str, Preset] = {
     # Suits a laptop and tasks of any kind.
     "default": Preset({
-        "network.memory_size": 64, "network.memory_output_size": 128,
-        "ppo.num_epochs": 8, "ppo.num_minibatches": 4, "ppo.learning_rate": 1e-3, "ppo.lr_schedule": "linear", "ppo.gae_lambda": 0.95,
-        "ppo.clip_range": 0.2, "ppo.target_kl": 0.02, "ppo.min_kl_coef": 0.05, "ppo.vf_loss_clip": None, "ppo.normalize_values": True,
-        "ppo.ent_coef": 0.003,
+        "network.memory_size": 64, "network.memory_output_size": 128, **TUNED_PPO, "ppo.num_minibatches": 4, "ppo.learning_rate": 1e-3,
     }, agents={"sac": Preset(
         {"steps_per_iteration": 64, "network.memory_size": 32, "network.memory_output_size": 64, "network.hidden_sizes": (256, 256),
          "sac.batch_size": 16, "sac.initial_ent_coef": 0.1, "sac.max_grad_norm": 10.0},
@@ -133,6 +137,12 @@ PRESETS: dict[str, Preset] = {
         {**POPGYM, "previous_action": False, "first_step": False, "network.memory": "shm-release", "network.time_encoding": "none",
          "ppo.max_grad_norm": None, "ppo.reshuffle": False},
         {**POPGYM_SIZES, **{name: {**POPGYM_SIZES[name], "network.time_encoding": "sine"} for name in SHM_NAMES}},
+    ),
+    # The same tasks, steps and memories with other settings of PPO, a wider input of the memory, and shots in Battleship as one choice.
+    "popgym-best": Preset(
+        {**POPGYM, **TUNED_PPO, "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128,
+         "ppo.num_minibatches": 8, "ppo.learning_rate": 5e-4, "ppo.joint_actions": "auto"},
+        {**POPGYM_SIZES, "gpt2": {"network.memory_options": {"window": POPGYM_LONGEST}}},
     ),
     # The SAC experiments of the paper: with equal terms for all memories (the plain name means the same), and as released.
     **{f"{name}{form}": make(task, size, form == "-release") for name, (make, task, size) in SAC_PRESETS.items()
