@@ -3,7 +3,7 @@
     PYTHONPATH=src python benchmarks/recall.py [--out docs/results/recall.json] [--markdown FILE]
         [--memories shm gru package.module:Class ...] [--seeds 0 1 2] [--updates 2000] [--seconds 120]
 
-The task is in recall_task.py: two of eight symbols are shown, then noise, then asked for. A memory is trained at T = 8,
+The task is in hadamem.experiments.recall: two of eight symbols are shown, then noise, then asked for. A memory is trained at T = 8,
 then at 16, 32, ... 512, each until 95 % of the answers are right (99 % up to T = 32) or its updates or seconds run out.
 Accuracy is then measured on other sequences. Seeds that the output file already has, with the same settings, are not
 run again.
@@ -21,7 +21,7 @@ import torch
 
 import hadamem as hm
 from hadamem.bench.timing import machine, write_json
-from recall_task import LENGTHS, Learner, Recall, curriculum
+from hadamem.experiments.recall import LENGTHS, Learner, Recall, curriculum
 
 OUTPUT, SHOWN = 32, (32, 128, 512)
 SIZES = {"memory_size": 32}

@@ -27,6 +27,25 @@ def test_it_runs(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_a_study_of_your_own(tmp_path):
+    """docs/own-study.md: from YAML to report in less than five minutes on two cores, and memory is what makes the difference."""
+    shutil.copytree(EXAMPLES / "own_study", tmp_path / "own_study")
+    command = [sys.executable, "-m", "hadamem", "study", "lamp.yaml", "--plain", "--jobs", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path / "own_study")
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = hm.experiments.read_results(tmp_path / "own_study" / "studies" / "lamp")
+    scores = {memory: results.scores(records) for (memory,), records in results.cells("memory").items()}
+    assert min(scores["shm"]) > 0.9
+    assert max(scores["none"]) < 0.3
+    assert "A lamp ten steps ago" in (tmp_path / "own_study" / "studies" / "lamp" / "report" / "index.html").read_text()
+
+
+def test_the_study_in_the_docs_is_the_example():
+    shown = (EXAMPLES.parent / "docs" / "own-study.md").read_text()
+    assert (EXAMPLES / "own_study" / "lamp.yaml").read_text() in shown
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with the example in it, as the current one."""

@@ -137,7 +137,7 @@ def test_a_config_written_by_hand(tmp_path):
     assert config.algorithm.max_grad_norm is None
     path.write_text("env: TMaze\nlearning_rate: 3e-4\nmax_grad_norm: null\n")      # the same without the section
     assert load_config(path) == config
-    for text, match in (("env: [", "not YAML"), ("- 3", "must hold"), ("ppo: {epoch: 3}", "did you mean 'ppo.num_epochs'"),
+    for text, match in (("env: [", "not YAML"), ("- 3", "must be a mapping"), ("ppo: {epoch: 3}", "did you mean 'ppo.num_epochs'"),
                         ("lerning_rate: 1", "did you mean 'ppo.learning_rate'"),
                         ("steps: many", "total_steps must be a whole number, got 'many'")):
         path.write_text(text)

@@ -16,7 +16,8 @@ from hadamem.cli.train import read_settings
 from hadamem.runs.config import make_config
 from hadamem.runs.folder import RunFolder
 from hadamem.training import launch
-from hadamem.training.launch import _terminated_is_interrupted, train_many
+from hadamem.training.launch import train_many
+from hadamem.training.processes import Job, run_jobs, terminated_is_interrupted
 from hadamem.training.run import open_run
 
 SMALL = {"num_envs": 8, "num_steps": 16, "num_epochs": 1, "memory_size": 8, "memory_output_size": 8, "device": "cpu", "log": ()}
@@ -95,7 +96,7 @@ def test_an_ignored_hangup_stays_ignored():
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with _terminated_is_interrupted():
+        with terminated_is_interrupted():
             os.kill(os.getpid(), signal.SIGHUP)
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
@@ -110,19 +111,26 @@ def test_a_folder_in_use_is_reported(finished, tmp_path):
     assert f"another process is training in {tmp_path / 'seed-0'}" in said[-1]
 
 
-def test_settings_that_may_change_reach_resumed_runs(finished, tmp_path, monkeypatch):
+def test_settings_that_may_change_reach_resumed_runs(finished, tmp_path):
     """All of them, with values that are neither the run's nor the default, and with None and no logs."""
-    commands = []
-    monkeypatch.setattr(launch.subprocess, "Popen", lambda command, **options: commands.append(command))
     for changes in ({"checkpoint_every": 7.5, "keep_checkpoints": 1, "max_skipped": 9, "workers": 3, "tf32": False, "compile": True,
                      "log": ("tensorboard", "wandb"), "device": "auto", "eval_every": 300, "eval_episodes": 3,
                      "eval_env_options": {"length": 4, "x": "y z"}, "eval_deterministic": False}, {"workers": None, "log": ()}):
         new = make_config(env="TMaze", memory="gru", steps=640, seed=0, **SMALL | changes)
-        job = launch.Job("seed-0", tmp_path / "seed-0")
-        shutil.copytree(finished / "seed-0", job.folder, dirs_exist_ok=True)
-        launch._start(job, {"seed-0": new}, tmp_path)
-        args = build_parser(["train"]).parse_args(commands.pop()[3:])
-        assert read_settings(args, job.folder) == new
+        shutil.copytree(finished / "seed-0", tmp_path / "seed-0", dirs_exist_ok=True)
+        args = build_parser(["train"]).parse_args(launch._command(tmp_path / "seed-0", new, tmp_path)[3:])
+        assert read_settings(args, tmp_path / "seed-0") == new
+
+
+def test_failed_jobs_are_started_again_and_slots_are_shared(tmp_path):
+    """A job that fails once succeeds at its second start; the others see the variables of their slot."""
+    once = f"import os, sys; path = {str(tmp_path / 'mark')!r}; sys.exit(0 if os.path.exists(path) else open(path, 'w').close() or 3)"
+    show = "import os; print(os.environ['SLOT'], os.environ['OWN'])"
+    jobs = [Job("once", lambda: [sys.executable, "-c", once], tmp_path / "once.log"),
+            *(Job(name, lambda: [sys.executable, "-c", show], tmp_path / f"{name}.log", {"OWN": name}) for name in ("a", "b"))]
+    assert not run_jobs(jobs, 2, slots=[{"SLOT": "x"}, {"SLOT": "y"}], again=lambda job: job.starts < 2)
+    assert [(job.code, job.starts) for job in jobs] == [(0, 2), (0, 1), (0, 1)]
+    assert {(tmp_path / f"{name}.log").read_text() for name in "ab"} <= {f"{slot} {name}\n" for slot in "xy" for name in "ab"}
 
 
 def test_ctrl_c_saves_and_calling_again_resumes(tmp_path):

@@ -57,9 +57,11 @@ def bad_input(applies: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Turn errors about the input into a UsageError, as long as it `applies`: once the work has begun, the input was fine."""
     try:
         yield
-    except (ValueError, TypeError, ImportError, EnvError) as error:
-        if not applies():
+    except (ValueError, TypeError, ImportError, EnvError, OSError) as error:
+        if not applies() or isinstance(error, BrokenPipeError):
             raise
+        if isinstance(error, OSError):
+            raise UsageError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}; choose another path") from error
         hint = "; pip install 'hadamem[train]'" if isinstance(error, ImportError) else ""
         raise UsageError(one_line(error) + hint) from error
 

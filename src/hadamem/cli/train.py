@@ -65,9 +65,11 @@ def run(args: argparse.Namespace) -> int:
     with bad_input():
         from ..training.loop import TrainingFailed
         from ..training.loop import train as train_run
+        from ..training.processes import end_with_parent
         from ..view.progress import Progress
 
         import_from_here()
+        end_with_parent()
         place = _folder(args)
         if args.jobs is not None and args.jobs < 1:
             raise ValueError(f"--jobs must be at least 1, got {args.jobs}")

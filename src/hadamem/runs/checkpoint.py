@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
+from ..files import clip_text, sync_folder, write_through
 from .chunks import Chunked, ChunkStore
-from .files import CheckpointError, clip_text, sync_folder, write_through
+from .files import CheckpointError
 
 FORMAT = 1                 # of everything that a run writes; raised when an older hadamem could not read it
 TENSORS, ABOUT, CHUNKS = "tensors.safetensors", "about.json", "chunks"

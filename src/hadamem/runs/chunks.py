@@ -13,7 +13,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from .files import CheckpointError, clip_text, write_file
+from ..files import clip_text, write_file
+from .files import CheckpointError
 
 
 class Chunked(Protocol):

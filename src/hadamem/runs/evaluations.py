@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..files import write_text
 from .config import TrainConfig
-from .files import write_text
 from .folder import EVALUATION, EVALUATIONS, now
 from .metrics import append_row
 

@@ -18,6 +18,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ import numpy as np
 import torch
 
 from .._version import __version__
+from ..files import write_text
 from .checkpoint import FORMAT, Checkpoints, check_format
 from .config import TrainConfig, from_dict, spell_out, to_dict, to_flat
-from .files import write_text
 
 RUNS = Path("runs")      # where `hadamem train --name` puts runs
 CONFIG, RUN, METRICS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "checkpoints"
@@ -103,13 +104,17 @@ class RunFolder:
         except ImportError:      # Windows
             return
         self._lock = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._release()
-            raise ValueError(f"another process is training in {self.path}; wait for it, or choose a new name") from error
-        except OSError:      # a file system without locks
-            pass
+        for left in reversed(range(5)):      # `is_locked` may hold it for a moment
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if not left:
+                    self._release()
+                    raise ValueError(f"another process is training in {self.path}; wait for it, or choose a new name") from error
+                time.sleep(0.05)
+            except OSError:      # a file system without locks
+                return
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -121,6 +126,25 @@ class RunFolder:
         for path in self._made:
             with contextlib.suppress(OSError):
                 path.rmdir()
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process is training in a folder."""
+    try:
+        import fcntl
+
+        number = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):      # Windows; no such folder
+        return False
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:      # a file system without locks
+        return False
+    finally:
+        os.close(number)
+    return False
 
 
 def is_run(folder: Path | str) -> bool:
@@ -176,7 +200,7 @@ def read_config(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold names and values of settings, got {type(values).__name__}")
+        raise ValueError(f"{path} must be a mapping from names to values, got {type(values).__name__}")
     check_format(values, path)
     return {name: value for name, value in values.items() if name not in ("format", "hadamem")}
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..files import clip_text
 from .config import TrainConfig, to_dict, to_flat
-from .files import clip_text
 
 X_AXIS = ("iteration", "steps")      # not logged as curves
 

@@ -110,7 +110,7 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
     try:
         check_env(policy, env)
         with _max_episode_steps(env, max_steps):
-            steps = _play(policy, env, seed, deterministic)
+            steps = play(policy, env, seed, deterministic)
             if _fixed_length(env):
                 return _count_fixed(steps, env, episodes, report)
             return _count(steps, env.num_envs, episodes, max_steps, report)
@@ -178,7 +178,7 @@ def _max_episode_steps(env: Any, max_steps: int | None) -> Iterator[None]:
         inner.max_episode_steps = before
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """What one step of all envs gave. Tensors [N] on the env's device."""
 
     reward: Tensor
@@ -188,7 +188,7 @@ class _Step(NamedTuple):
     info: dict[str, Any]
 
 
-def _play(policy: Any, env: Any, seed: int, deterministic: bool) -> Iterator[_Step]:
+def play(policy: Any, env: Any, seed: int, deterministic: bool) -> Iterator[Step]:
     """Play the episodes of evaluation `seed`, without end."""
     generator = torch.Generator(policy.device).manual_seed(seed)
     obs, info = reset_for_evaluation(env, policy, seed)
@@ -199,7 +199,7 @@ def _play(policy: Any, env: Any, seed: int, deterministic: bool) -> Iterator[_St
         action, state = policy.act(obs, state, first, deterministic, mask=info.get("action_mask"), generator=generator, **more)
         obs, reward, terminated, truncated, info = env.step(action)
         first = env.unwrapped.started.clone()
-        yield _Step(reward, terminated, truncated, first, info)
+        yield Step(reward, terminated, truncated, first, info)
 
 
 def _quota(episodes: int, n: int) -> np.ndarray:
@@ -214,7 +214,7 @@ def _fixed_length(env: Any) -> bool:
         and inner.autoreset_mode is AutoresetMode.SAME_STEP
 
 
-def _count_fixed(steps: Iterator[_Step], env: Any, episodes: int, report: Callable[[int], None] | None) -> Evaluation:
+def _count_fixed(steps: Iterator[Step], env: Any, episodes: int, report: Callable[[int], None] | None) -> Evaluation:
     """The result of `episodes` episodes that all have the same length. Nothing waits for a GPU before the end."""
     n, length = env.num_envs, env.unwrapped.episode_steps
     quota = _quota(episodes, n)
@@ -237,7 +237,7 @@ def _count_fixed(steps: Iterator[_Step], env: Any, episodes: int, report: Callab
     return Evaluation(counted(returns), (length,) * episodes, counted(successes) if successes else None)
 
 
-def _count(steps: Iterator[_Step], n: int, episodes: int, max_steps: int | None, report: Callable[[int], None] | None) -> Evaluation:
+def _count(steps: Iterator[Step], n: int, episodes: int, max_steps: int | None, report: Callable[[int], None] | None) -> Evaluation:
     """The result of `episodes` episodes of any lengths."""
     quota = _quota(episodes, n)
     results: list[list[tuple[float, int, bool]]] = [[] for _ in range(n)]

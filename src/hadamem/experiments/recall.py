@@ -1,6 +1,6 @@
 """Supervised recall: can a memory learn to hold symbols over a gap of noise? From short sequences to long ones.
 
-    from recall_task import Learner, Recall, curriculum
+    from hadamem.experiments.recall import Learner, Recall, curriculum
     learner = Learner(hm.make_memory("gru", Recall().input_size, 32, memory_size=32), Recall())
     for outcome in curriculum(learner): print(outcome)
 
@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hadamem import Memory
+from ..memory import Memory
 
 LENGTHS = (8, 16, 32, 64, 128, 256, 512)      # each length starts from the weights of the one before
 STOPPING = 1                                  # seed of the sequences that decide when training stops
@@ -59,6 +59,28 @@ class Recall:
         x[:, :K, S:S + K] = torch.eye(K)
         x[:, -K:, S + K:S + 2 * K] = torch.eye(K)
         return x, symbol
+
+
+@dataclass(frozen=True)
+class Overwrite(Recall):
+    """`items` keys, each shown with a symbol and then, in random order, with others: the last steps ask for the latest one of each."""
+
+    blank: bool = False        # there is no gap
+
+    def draw(self, size: int, steps: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        S, K = self.symbols, self.items
+        if steps < 2 * K:
+            raise ValueError(f"steps must be at least {2 * K} to show {K} keys and ask for them, got {steps}")
+        writes = steps - K
+        key = torch.randint(K, (size, writes), generator=generator)
+        key[:, :K] = torch.arange(K)
+        symbol = torch.randint(S, (size, writes), generator=generator)
+        x = torch.zeros(size, steps, self.input_size)
+        x[:, :writes, :S] = F.one_hot(symbol, S).float()
+        x[:, :writes, S:S + K] = F.one_hot(key, K).float()
+        x[:, -K:, S + K:S + 2 * K] = torch.eye(K)
+        last = torch.stack([(torch.arange(1, writes + 1) * (key == k)).argmax(1) for k in range(K)], 1)      # [size, K]
+        return x, symbol.gather(1, last)
 
 
 @dataclass(frozen=True)

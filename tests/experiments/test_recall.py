@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hadamem as hm
-from recall_task import Learner, Recall, curriculum
+from hadamem.experiments.recall import Learner, Overwrite, Recall, curriculum
 
 WITHIN = Recall(items=1, blank=False)      # an input norm scales its noise up to the symbol's size
 
@@ -55,3 +55,14 @@ def test_the_task():
     assert x[0, :, 9].tolist() == [0, 0, 1, 1, 1, 0, 0]
     with pytest.raises(ValueError, match="steps must be at least 4"):
         task.draw(3, 3, torch.Generator())
+
+
+def test_the_latest_symbol_of_each_key_is_asked_for():
+    task = Overwrite(symbols=5, items=3)
+    x, symbol = task.draw(4, 20, torch.Generator().manual_seed(0))
+    for row, want in zip(x, symbol, strict=True):
+        held = {}
+        for step in row[:-3]:
+            held[int(step[5:8].argmax())] = int(step[:5].argmax())
+        assert [held[key] for key in range(3)] == want.tolist()
+    assert torch.equal(x[0, -3:, 8:11], torch.eye(3))

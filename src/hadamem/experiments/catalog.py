@@ -1,0 +1,59 @@
+"""The studies of the paper by name. Each is a file of `studies` with `make(protocol, quick, budget, ...)`; it is imported when used."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from ..names import did_you_mean
+from .study import Study
+
+
+class Entry(NamedTuple):
+    module: str
+    text: str                # for lists
+    trains: bool             # trains agents, so that the whole of it needs a GPU
+    protocols: tuple[str, ...] = ("fair", "release")
+
+
+PROTOCOLS = ("fair", "release", "best")      # presets popgym-fair and so on
+PAPER = {
+    "popgym-table": Entry("popgym_table", "Table 2: POPGym returns of 12 tasks and every memory", True, PROTOCOLS),
+    "meta-rl": Entry("meta_rl", "Wind and Point Robot: success on tasks that were not trained on", True),
+    "credit": Entry("credit", "Visual Match and Key-to-Door: success after 250 and 500 distracting steps", True),
+    "calibration": Entry("calibration", "six calibrations and ours on Autoencode-Easy", True, PROTOCOLS),
+    "memory-size": Entry("memory_size", "returns for memories from 24 x 24 to 512 x 512", True, PROTOCOLS),
+    "clipping": Entry("clipping", "gradient clipping, the remedy for instability that the paper names", True, PROTOCOLS),
+    "vanishing": Entry("vanishing", "products of calibrations over 100 episodes", False),
+    "inference-time": Entry("inference_time", "milliseconds per acting step, memory by memory and size by size", False),
+    "memory-elements": Entry("memory_elements", "numbers in a state, parameters and checkpoint sizes", False),
+    "recall-limit": Entry("recall_limit", "Remark 1: what a memory of H x H recalls without calibration", False),
+    "forgetting": Entry("forgetting", "M and C over the phases of Visual Match", False),
+    "theory": Entry("theory", "Algorithm 1, Propositions 3, 4 and 5 and the closed form, checked with numbers", False),
+}
+
+
+def make_study(name: str, *, protocol: str = "fair", quick: bool = False, budget: float = 1.0, **options: Any) -> Study:
+    """A study of the paper. options: of that study, such as seeds or memories; None: its own choice."""
+    if name not in PAPER:
+        raise ValueError(f"unknown study {name!r};{did_you_mean(name, PAPER)} choose from {', '.join(PAPER)}")
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
+    if protocol not in PAPER[name].protocols:
+        have = ", ".join(other for other, entry in PAPER.items() if protocol in entry.protocols)
+        raise ValueError(f"study {name!r} has no protocol {protocol!r}, only {' and '.join(PAPER[name].protocols)}; {have} have it")
+    if not 0 < budget < float("inf"):
+        raise ValueError(f"budget must be a positive factor, got {budget}")
+    if quick and budget != 1.0:
+        raise ValueError("--quick has a size of its own; leave out --budget")
+    make = importlib.import_module(f".studies.{PAPER[name].module}", __package__).make
+    given = {key: value for key, value in options.items() if value is not None}
+    known = inspect.signature(make).parameters
+    unknown = next((key for key in given if key not in known), None)
+    if unknown is not None:
+        raise ValueError(f"study {name!r} has no option {unknown!r}")
+    study = make(protocol=protocol, quick=quick, budget=budget, **given)
+    source = {"paper": name, "protocol": protocol, "quick": quick, "budget": budget, **given}
+    return replace(study, name=f"{name}{'' if protocol == 'fair' else '-' + protocol}{'-quick' if quick else ''}", source=source)

@@ -1,0 +1,81 @@
+"""Launch the tasks of a study on this machine: one process each, several at a time, spread over the GPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from ..training.processes import Job, run_jobs
+from .folder import StudyFolder
+from .study import MeasureTask, Task
+from .worker import BAD_INPUT, INTERRUPTED
+
+PER_GPU = 3           # runs that share a GPU; with NVIDIA's MPS they do so well
+
+
+def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries: int = 1, tick: Callable[[], None] = lambda: None,
+           stopping: Callable[[], None] = lambda: None) -> bool:
+    """Do the tasks. Failures are retried and noted in the folder. Returns False if it was interrupted."""
+    (folder.path / "runs").mkdir(parents=True, exist_ok=True)
+    groups = group(tasks, at_once)
+
+    def again(job: Job) -> bool:
+        return job.code not in (BAD_INPUT, INTERRUPTED) and job.starts <= retries
+
+    def watch(running: Sequence[Job]) -> None:
+        for job in running:
+            if job.code is not None:
+                for task in groups[job.name]:
+                    note(folder, task, job, final=not again(job))
+        tick()
+
+    start = [sys.executable, "-m", "hadamem.experiments.worker"]
+    jobs = [Job(name, lambda part=part: [*start, *worker_arguments(folder, *(task.name for task in part))],   # type: ignore[misc]
+                folder.log(part[0])) for name, part in groups.items()]
+    return not run_jobs(jobs, at_once, slots=gpu_slots(), again=again, tick=watch, stopping=stopping, every=2.0)
+
+
+def group(tasks: Sequence[Task], at_once: int) -> dict[str, list[Task]]:
+    """Tasks that share a process: each run has its own, and measurements, which may take less than its start, are dealt out."""
+    measures = [task for task in tasks if isinstance(task, MeasureTask)]
+    parts: list[list[Task]] = [[task] for task in tasks if not isinstance(task, MeasureTask)]
+    parts += [[*measures[i::at_once]] for i in range(min(at_once, len(measures)))]
+    return {part[0].name: part for part in parts}
+
+
+def note(folder: StudyFolder, task: Task, job: Job, final: bool) -> None:
+    """Note in the folder why a task failed, if its job ended for good; the worker has noted the error, unless it was killed."""
+    if job.code == 0 or job.code == INTERRUPTED or folder.finished(task) or not final:
+        folder.note_failure(task.name, None)
+        return
+    error = (folder.failure(task) or {}).get("error") or why_ended(job)
+    folder.note_failure(task.name, {"error": error, "code": job.code, "starts": job.starts, "log": str(job.log)})
+
+
+def why_ended(job: Job) -> str:
+    """The error of a job that failed."""
+    reason = f"killed by signal {-job.code}" if job.code is not None and job.code < 0 else f"exit code {job.code}"
+    return job.last_error() or reason
+
+
+def worker_arguments(folder: StudyFolder, *names: str) -> list[str]:
+    """The arguments of a worker for these tasks, see `worker.main`."""
+    return [str(folder.path), *names, *([] if folder.extra_records is None else ["--records", str(folder.extra_records)])]
+
+
+def default_at_once() -> int:
+    """Tasks at the same time: three per GPU, otherwise one per core."""
+    gpus = len(gpu_slots()) if torch.cuda.is_available() else 0
+    return PER_GPU * gpus if gpus else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpu_slots() -> list[Mapping[str, str]]:
+    """Environment variables that select each of the GPUs in turn; one empty entry for a machine with one GPU or none."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count < 2:
+        return [{}]
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    return [{"CUDA_VISIBLE_DEVICES": name} for name in names[:count]]

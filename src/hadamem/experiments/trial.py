@@ -1,0 +1,30 @@
+"""Train one run of a sweep in this process: `python -m hadamem.experiments.trial CONFIG FOLDER`. Ends with its parent."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from ..runs.folder import is_run, load_config
+from ..training.loop import train
+from .worker import INTERRUPTED, guard, prepare
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("folder", type=Path)
+    args = parser.parse_args(argv)
+
+    def work() -> int:
+        run = train(load_config(args.config), args.folder, resume=is_run(args.folder),
+                    notify=lambda text: print(text, flush=True))
+        return 0 if run.status == "finished" else INTERRUPTED
+
+    prepare()
+    return guard(work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The studies of the paper as data: every run has settings that exist, and importing trains nothing."""
+
+import pytest
+
+from hadamem.experiments import paper
+from hadamem.experiments.catalog import PAPER, PROTOCOLS, make_study
+from hadamem.experiments.running import check
+from hadamem.experiments.studies.popgym_table import TASKS, title
+from hadamem.experiments.study import MeasureTask
+from hadamem.experiments.worker import find_measure
+
+
+@pytest.mark.parametrize(("name", "protocol"), [(name, protocol) for name, entry in PAPER.items() for protocol in entry.protocols])
+def test_every_task_can_be_built(name, protocol):
+    for quick in (False, True):
+        study = make_study(name, protocol=protocol, quick=quick)
+        assert study.tasks
+        assert study.source["paper"] == name
+        check(study.tasks if quick else study.tasks[:40:3])
+        for task in study.tasks:
+            if isinstance(task, MeasureTask):
+                find_measure(task.function)
+
+
+def test_sizes_of_the_paper():
+    assert len(make_study("popgym-table", seeds=1).runs) == 12 * 6
+    assert len(make_study("meta-rl").runs) == 4 * 7 * 5
+    assert len(make_study("credit").runs) == 4 * 7 * 3
+    assert len({task.labels["memory"] for task in make_study("calibration").runs}) == 9
+    config = make_study("popgym-table", budget=0.5).runs[0].config()
+    assert config.total_steps == 7_500_000
+    assert make_study("meta-rl", protocol="release").runs[0].config().network.actor_memory == "gru"
+    chosen = make_study("popgym-table", memories=["gru"], tasks=["AutoencodeHard"], seeds=2)
+    assert [task.name for task in chosen.runs] == ["popgym-fair-AutoencodeHard-gru-0", "popgym-fair-AutoencodeHard-gru-1"]
+
+
+def test_quick_has_one_seed_unless_told():
+    for name in (name for name, entry in PAPER.items() if entry.trains):
+        one, two = (make_study(name, quick=True, seeds=seeds) for seeds in (None, 2))
+        assert {task.config().seed for task in one.runs} == {0}
+        assert {task.config().seed for task in two.runs} == {0, 1}
+        assert len(two.runs) == 2 * len(one.runs)
+
+
+def test_tasks_are_named_alike():
+    """Names with the level after a dash, as the paper's numbers have them."""
+    names = {task.labels["task"] for name in ("popgym-table", "calibration", "memory-size", "clipping") for task in make_study(name).runs}
+    assert names == {title(task) for task in TASKS}
+
+
+def test_no_number_where_the_paper_has_none():
+    assert paper.find("Visual Match, 250", "ffm") == 77.0
+    assert paper.find("Visual Match, 250", "shm") is None
+    assert "near-perfect" in make_study("credit").about
+    assert all(len(row) == 4 for row in paper.DIFFERENCES)
+    assert len({row[0] for row in paper.DIFFERENCES}) == len(paper.DIFFERENCES)
+
+
+def test_the_protocol_best_is_for_popgym_alone():
+    have = [name for name, entry in PAPER.items() if "best" in entry.protocols]
+    assert have == ["popgym-table", "calibration", "memory-size", "clipping"]
+    assert all(entry.protocols == PROTOCOLS[:len(entry.protocols)] for entry in PAPER.values())
+    study = make_study("popgym-table", protocol="best")
+    assert (study.name, len(study.runs)) == ("popgym-table-best", 12 * 10 * 3)
+    assert {task.config().preset for task in study.runs[:120]} == {"popgym-best"}
+    window = next(task for task in study.runs if task.name == "popgym-best-AutoencodeHard-gpt2-0").config().network.memory_options["window"]
+    assert window == 311
+    assert {task.config().network.memory for task in make_study("memory-size", protocol="best").runs} == {"shm"}
+    with pytest.raises(ValueError, match=r"study 'credit' has no protocol 'best', only fair and release; popgym-table, .* have it"):
+        make_study("credit", protocol="best")

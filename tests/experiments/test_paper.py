@@ -1,0 +1,24 @@
+"""`hadamem paper NAME --quick`: every study of the paper, end to end, with a report that misses nothing."""
+
+import json
+
+import pytest
+
+from hadamem.cli import main
+from hadamem.experiments.catalog import PAPER
+
+FAST = ("clipping",)      # the others are slow: each starts several processes
+
+
+@pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in PAPER])
+def test_quick(name, tmp_path, capsys):
+    assert main(["paper", name, "--quick", "--plain", "--jobs", "2", "--out", str(tmp_path / "study")]) == 0, capsys.readouterr()
+    report = json.loads((tmp_path / "study" / "report" / "report.json").read_text())
+    titles = [section["title"] for section in report["sections"]]
+    assert "What is missing" not in titles
+    assert "Where paper and published code differ" in titles
+    items = [item for section in report["sections"] for item in section["items"]]
+    assert len(items) >= 2
+    for item in items:
+        assert any((tmp_path / "study" / "report").glob(f"*/{item['name']}.*")), item["name"]
+    assert main(["paper", name, "--quick", "--plain", "--out", str(tmp_path / "study"), "--no-report"]) == 0      # nothing is repeated

@@ -1,0 +1,43 @@
+"""Jobs in child processes: from a list, or from a generator that decides late."""
+
+import signal
+import sys
+
+from hadamem.training.processes import Job, run_jobs
+
+
+def job(tmp_path, name, code=0, program="raise SystemExit({code})"):
+    return Job(name, lambda: [sys.executable, "-c", program.format(code=code)], tmp_path / f"{name}.log")
+
+
+def test_a_generator_is_asked_when_there_is_a_place(tmp_path):
+    ended, asked = [], []
+
+    def jobs():
+        for n in range(3):
+            asked.append((n, len(ended)))
+            yield job(tmp_path, str(n))
+
+    assert not run_jobs(jobs(), 1, tick=lambda running: ended.extend(x for x in running if x.code is not None), every=30.0)
+    assert asked == [(0, 0), (1, 1), (2, 2)]
+    assert [x.code for x in ended] == [0, 0, 0]
+
+
+def test_where_a_second_start_comes(tmp_path):
+    for kind, order in ((list, ["a", "b", "a"]), (iter, ["a", "a", "b"])):
+        jobs = [job(tmp_path, "a", 1), job(tmp_path, "b")]
+        ended = list[str]()
+        run_jobs(kind(jobs), 1, again=lambda x: x.starts < 2, every=30.0,
+                 tick=lambda running, ended=ended: ended.extend(x.name for x in running))
+        assert ended == order
+
+
+def test_a_job_can_be_interrupted(tmp_path):
+    waiting = job(tmp_path, "a", program="import time; print('on', flush=True); time.sleep(60)")
+
+    def tick(running):
+        if waiting.log.read_text():
+            waiting.interrupt()
+
+    run_jobs([waiting], 1, tick=tick, every=0.2)
+    assert waiting.code in (-signal.SIGINT, 1, 130)
