@@ -22,7 +22,7 @@ MODES = {"default": "0", "deterministic": "1"}      # of $TORCHINDUCTOR_DETERMIN
 
 def build(args):
     """One process: train, print one line of JSON."""
-    from popgym_results import hold, make_trainer
+    from popgym_trainer import hold, make_trainer
 
     trainer = make_trainer("popgym-fair", args.task, args.memory)
     rows, sums = [], []

@@ -2,8 +2,8 @@
 
     PYTHONPATH=src python benchmarks/profile_ppo.py [--task AutoencodeEasy] [--memory shm] [--preset popgym-fair] [--top 25] [--lock FILE]
 
-Kernel times come from the profiler, inside the captured graphs; the seconds of an iteration are measured without it. --lock works as in
-popgym_results.py.
+Kernel times come from the profiler, inside the captured graphs; the seconds of an iteration are measured without it. --lock FILE: wait
+until no other such script that has the same lock is measuring.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from popgym_results import MEMORIES, hold, make_trainer
+from popgym_trainer import MEMORIES, hold, make_trainer
 
 
 def kernels(name, call, repeats, top):

@@ -73,7 +73,7 @@ def stages(B, T, H, resets, quick, clip):
         print(f"  backward {ms:.3f} ms  {plan}", flush=True)
         backend.plan_backward = keep
     flags = None if reset is None else reset.view(torch.uint8)
-    form = backend._form("tanh", torch.float32)
+    form = backend._form("tanh", torch.float32, theta.shape[-1])
     limit = backend.find_limit(clip, v, k, saved)
     ms = graph_ms(lambda: backend._enter(chosen, theta, vc, dh, q, flags, dM, form, True, limit))
     print(f"  of that, summaries and their chain {ms:.3f} ms", flush=True)
