@@ -67,8 +67,10 @@ def shown(page, block):
 def hover(page, block, x=0.5, y=0.5):
     plot = page.locator(f"{block} .one:not([hidden]) .plot")
     plot.scroll_into_view_if_needed()
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")      # a scroll event hides the tip
     box = plot.bounding_box()
     page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    page.locator("#tip").wait_for(state="visible")
     return page.locator("#tip").inner_text()
 
 
