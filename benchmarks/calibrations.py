@@ -61,7 +61,7 @@ def once(form: str, inputs: list[torch.Tensor], clip: float | None, backward: bo
         torch.cuda.synchronize()
     start = clock()
     with torch.set_grad_enabled(backward):
-        h, _ = hm.kernels.shm(*used, clip=clip, calibration=form)   # type: ignore[arg-type]
+        h, _ = hm.kernels.shm(*used, clip=clip, calibration=form)
         if backward:
             torch.autograd.grad(h.sum(), leaves)
     if inputs[0].is_cuda:

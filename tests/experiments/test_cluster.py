@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +22,8 @@ from .test_running import SMALL
 
 class FakeRay:
     """Runs tasks when they are waited for. `codes`: what each call of the worker gives, in turn."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
 
     def __init__(self, codes):
         self.codes, self.options, self.calls, self.down = list(codes), {}, [], False

@@ -21,14 +21,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with bad_input():
         from ..experiments.comparing import compare_runs
+        from ..reports.content import Table
         from ..reports.files import write_report
         from ..training.run import open_run
 
         paths = dict.fromkeys(path.resolve() for text in args.runs for path in _find(text))
         report = compare_runs([open_run(path) for path in paths], args.score)
         page = write_report(report, Path(args.out))[0]
-    scores = report.items[0]
-    print_table([("task", *scores.columns[1:]), *([str(row[0]), *(_cell(cell) for cell in row[1:])] for row in scores.rows)], indent=2)      # type: ignore[union-attr]
+    scores = next(item for item in report.items if isinstance(item, Table))
+    print_table([("task", *scores.columns[1:]), *([str(row[0]), *(_cell(cell) for cell in row[1:])] for row in scores.rows)], indent=2)
     print_table([("report", str(page))], indent=2)
     return 0
 

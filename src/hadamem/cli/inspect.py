@@ -6,6 +6,7 @@ import argparse
 import sys
 import webbrowser
 from pathlib import Path
+from typing import Any
 
 from .output import print_table
 from .runs import add_run_arguments, bad_input, open_named_run
@@ -53,9 +54,9 @@ def check_out(path: Path) -> None:
         raise ValueError(f"there is no folder {path.parent} for {path.name}; make it first")
 
 
-def facts(run: object, env: str, seed: int) -> list[tuple[str, str]]:
+def facts(run: Any, env: str, seed: int) -> list[tuple[str, str]]:
     """What the top of the page says about the run."""
-    config, policy = run.config, run.policy   # type: ignore[attr-defined]
+    config, policy = run.config, run.policy
     steps = "" if policy.steps is None else f"{policy.steps:,} steps"
     found = [("env", env), ("agent", config.agent), ("memory", config.network.memory), ("trained for", steps),
              ("seed of the episode", str(seed))]

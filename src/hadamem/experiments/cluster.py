@@ -111,7 +111,7 @@ def _collect(ray: Any, folder: StudyFolder, waiting: dict[Any, Task], tick: Call
                 error = ""
                 try:
                     ray.get(reference)
-                except Exception as problem:      # Ray's own errors, or TaskFailed after the last retry
+                except (TaskFailed, ray.exceptions.RayError) as problem:      # after the last retry, or of Ray itself
                     error = " ".join(str(problem).split())[-300:]
                 if folder.finished(task):
                     folder.note_failure(task.name, None)      # an earlier attempt may have failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
@@ -33,8 +34,8 @@ def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries:
         tick()
 
     start = [sys.executable, "-m", "hadamem.experiments.worker"]
-    jobs = [Job(name, lambda part=part: [*start, *worker_arguments(folder, *(task.name for task in part))],   # type: ignore[misc]
-                folder.log(part[0])) for name, part in groups.items()]
+    commands = {name: [*start, *worker_arguments(folder, *(task.name for task in part))] for name, part in groups.items()}
+    jobs = [Job(name, partial(list, commands[name]), folder.log(part[0])) for name, part in groups.items()]
     return not run_jobs(jobs, at_once, slots=gpu_slots(), again=again, tick=watch, stopping=stopping, every=2.0)
 
 

@@ -36,7 +36,7 @@ class RayJob(Job):
         module = list(self.command())
         arguments = module[module.index("-m") + 2:]
         reference = self.remote.remote(arguments, str(self.log.resolve()), str(Path.cwd()))
-        self.process = RayProcess(self.ray, reference)   # type: ignore[assignment]
+        self.process = RayProcess(self.ray, reference)
         self.code, self.starts = None, self.starts + 1
 
 

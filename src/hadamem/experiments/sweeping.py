@@ -214,14 +214,15 @@ class Sweeper:
 
     def _stop(self, active: Active) -> None:
         """Interrupt the runs of a trial; kill them if they do not end."""
-        alive = [job for job in active.jobs if job.process is not None and job.code is None]
-        if active.stopped is None:
-            active.stopped = time.monotonic()
-            for job in alive:
+        first = active.stopped is None
+        active.stopped = active.stopped or time.monotonic()
+        for job in active.jobs:
+            if job.process is None or job.code is not None:
+                continue
+            if first:
                 job.interrupt()
-        elif time.monotonic() > active.stopped + PATIENCE:
-            for job in alive:
-                job.process.kill()   # type: ignore[union-attr]
+            elif time.monotonic() > active.stopped + PATIENCE:
+                job.process.kill()
 
     def _settle(self, active: Active) -> None:
         """Tell Optuna how a trial ended, if it has."""

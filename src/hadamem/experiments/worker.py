@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,15 @@ def main(argv: list[str] | None = None) -> int:
     folder = StudyFolder(args.folder, args.records)
     worst = 0
     for name in args.tasks:      # one after the other; a failure does not stop the others
-        code = guard(lambda name=name: do_task(folder, name), lambda error, name=name: folder.note_failure(name, {"error": error}))   # type: ignore[misc]
+        code = guard(partial(do_task, folder, name), partial(_note, folder, name))
         if code == INTERRUPTED:
             return code
         worst = max(worst, code)
     return worst
+
+
+def _note(folder: StudyFolder, name: str, error: str) -> None:
+    folder.note_failure(name, {"error": error})
 
 
 def prepare() -> None:

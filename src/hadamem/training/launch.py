@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
     for name in done:
         say(f"{name}: already finished")
     with tempfile.TemporaryDirectory() as config_folder:
-        todo = [Job(name, lambda name=name: _command(out / name, configs[name], Path(config_folder)), log_of(out / name))   # type: ignore[misc]
+        todo = [Job(name, partial(_command, out / name, configs[name], Path(config_folder)), log_of(out / name))
                 for name in configs if name not in done]
         run_jobs(todo, jobs, tick=lambda running: say("  ".join(_line(out / job.name) for job in running) or "..."),
                  stopping=lambda: say("stopping: waiting for the runs to write a checkpoint"))

@@ -11,13 +11,25 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from .loop import HANGUP
 
 PATIENCE = 120.0      # seconds that an interrupted process has to write its checkpoint
 INTERRUPTED = 130     # exit code of a job that Ctrl-C stopped, or that was not started
 PARENT = "HADAMEM_PARENT"      # environment variable of a child: the process that started it
+
+
+class Process(Protocol):
+    """What a job needs of its process, as `subprocess.Popen` has it."""
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+    def kill(self) -> None: ...
 
 
 @dataclass
@@ -28,7 +40,7 @@ class Job:
     command: Callable[[], Sequence[str]]
     log: Path                                                    # output of the process
     environment: Mapping[str, str] = field(default_factory=dict)      # additions to this process's
-    process: subprocess.Popen[bytes] | None = None
+    process: Process | None = None
     code: int | None = None                                      # exit code; None: not started, or still running
     starts: int = 0
     logged: int = 0                                              # size of the log at the last start, in bytes
@@ -160,15 +172,16 @@ def _wait(running: list[Job], seconds: float) -> None:
 
 def _stop(jobs: list[Job]) -> None:
     """Interrupt all jobs, wait until they have ended, and kill those that do not."""
-    alive = [job for job in jobs if job.process is not None and job.process.poll() is None]
-    for job in alive:
-        job.interrupt()
+    for job in jobs:
+        if job.process is not None and job.process.poll() is None:
+            job.interrupt()
     end = time.monotonic() + PATIENCE
-    for job in alive:
-        try:
-            job.process.wait(timeout=max(0.0, end - time.monotonic()))   # type: ignore[union-attr]
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            end = 0.0                                                     # a second Ctrl-C: kill all at once
-            job.process.kill()   # type: ignore[union-attr]
+    for job in jobs:
+        if job.process is not None:
+            try:
+                job.process.wait(timeout=max(0.0, end - time.monotonic()))
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                end = 0.0                    # a second Ctrl-C: kill all at once
+                job.process.kill()
     for job in jobs:
         job.code = INTERRUPTED if job.process is None else job.process.wait()
