@@ -94,10 +94,14 @@ def run_worker(arguments: list[str], log: str, cwd: str) -> int:
 
 def run_logged(main: Callable[[list[str]], int], arguments: list[str], log: str, cwd: str) -> int:
     """Call the main function of a worker in the folder `cwd`, with its output in a log."""
+    before = os.getcwd()
     if Path(cwd).is_dir():      # for modules of the user
         os.chdir(cwd)
-    with open(log, "a", encoding="utf-8") as output, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-        return main(arguments)
+    try:
+        with open(log, "a", encoding="utf-8") as output, contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            return main(arguments)
+    finally:
+        os.chdir(before)
 
 
 def _collect(ray: Any, folder: StudyFolder, waiting: dict[Any, Task], tick: Callable[[], None], stopping: Callable[[], None],
