@@ -36,6 +36,7 @@ class AgentSpec(NamedTuple):
     config: Any                          # an instance of the agent's own `Config`
     images: tuple[Image, ...] = ()       # positions of images in the feature vector
     parts: Mapping[str, tuple[tuple[int, int], ...]] = {}      # (start, stop) ranges of its parts, see `AgentInputs.parts`
+    numbers: tuple[tuple[int, int], ...] = ()                  # ranges of measured numbers in it, see `AgentInputs.numbers`
 
 
 class ReplaySpec(NamedTuple):

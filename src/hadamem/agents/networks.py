@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..memory import make_memory
 from .distributions import Actions
+from .normalization import Normalizer
 
 
 class Image(NamedTuple):
@@ -39,22 +40,26 @@ class NetworkConfig:
     time_encoding: str = "sine"                          # sine: mix sines of the steps since the episode began into the features; or none
     time_base: int = 1024                                # base of the sines' frequencies
     separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
+    frame_stack: int = 1                                 # the memory sees the encoded features of this many latest steps at once
+    shortcut: bool = False                               # actor and critic also see the current features past the memory
+    normalize_observations: bool = False                 # numbers in observations are scaled by their running mean and deviation
 
     def __post_init__(self) -> None:
         if self.time_encoding not in ("sine", "none"):
             raise ValueError(f"time_encoding must be 'sine' or 'none', got {self.time_encoding!r}")
         if self.head_activation not in ("none", "relu", "tanh"):
             raise ValueError(f"head_activation must be 'none', 'relu' or 'tanh', got {self.head_activation!r}")
-        for name in ("encoder_size", "layer_size", "head_size", "time_base"):
+        for name in ("encoder_size", "layer_size", "head_size", "time_base", "frame_stack"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
 class TrunkState(NamedTuple):
-    """The state of a trunk: steps since the episode began [N], and its memory's state."""
+    """The state of a trunk: steps since the episode began [N], its memory's state, and latest encoded features [N, frame_stack - 1, E]."""
 
     time: Tensor
     memory: Any
+    recent: Tensor | None = None      # the latest one last; None without frame stack
 
 
 class NetworkState(NamedTuple):
@@ -71,35 +76,47 @@ class Trunk(nn.Module):
         super().__init__()
         self.encoder = Encoder(input_size, images, config.encoder_size)
         self.time = TimeEncoding(config.encoder_size, config.time_base) if config.time_encoding == "sine" else None
-        self.before = nn.Linear(config.encoder_size, config.layer_size)
+        self.stack, self.width = config.frame_stack, config.encoder_size
+        self.before = nn.Linear(config.encoder_size * config.frame_stack, config.layer_size)
         size = {} if config.memory_size is None else {"memory_size": config.memory_size}
         self.memory = make_memory(config.memory, config.layer_size, config.memory_output_size, **size, **config.memory_options)
         self.after = nn.Linear(self.memory.output_size, config.layer_size)
-        for layer in (self.before, self.after):
+        self.past = nn.Linear(config.layer_size, config.layer_size, bias=False) if config.shortcut else None
+        for layer in (self.before, self.after, *([] if self.past is None else [self.past])):
             nn.init.orthogonal_(layer.weight)
 
     def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> TrunkState:
         device = self.before.weight.device if device is None else device
         memory = self.memory.initial_state(n, device=device, generator=generator)
-        return TrunkState(torch.zeros(n, dtype=torch.int64, device=device), memory)
+        recent = self.before.weight.new_zeros(n, self.stack - 1, self.width, device=device) if self.stack > 1 else None
+        return TrunkState(torch.zeros(n, dtype=torch.int64, device=device), memory, recent)
 
     def forward(self, x: Tensor, state: TrunkState, reset: Tensor, **promises: bool) -> tuple[Tensor, TrunkState]:
         """x [N, T, F], reset [N, T] -> [N, T, layer_size]. promises: see `Memory.through`."""
         time, last = _times(state.time, reset)
-        y, memory = self.memory.through(self.after, self._embed(x, time), state.memory, reset, **promises)
-        return F.relu(y), TrunkState(last, memory)
+        x, recent = self._embed(x, time, state.recent)
+        y, memory = self.memory.through(self.after, x, state.memory, reset, **promises)
+        return self._join(y, x), TrunkState(last, memory, recent)
 
     def step(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
         """x [N, F], reset [N] -> [N, layer_size]."""
         time = state.time.masked_fill(reset, 0)
-        y, memory = self.memory.step(self._embed(x, time), state.memory, reset)
-        return F.relu(self.after(y)), TrunkState(time + 1, memory)
+        x, recent = self._embed(x[:, None], time[:, None], state.recent)
+        x = x[:, 0]
+        y, memory = self.memory.step(x, state.memory, reset)
+        return self._join(self.after(y), x), TrunkState(time + 1, memory, recent)
 
-    def _embed(self, x: Tensor, time: Tensor) -> Tensor:
-        x = self.encoder(x)
+    def _embed(self, x: Tensor, time: Tensor, recent: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """What the memory sees, [N, T, layer_size]; and `TrunkState.recent` after these steps."""
+        seen = x = self.encoder(x)
         if self.time is not None:
             x = self.time(x, time)
-        return F.relu(self.before(x))
+        if recent is not None:
+            x, recent = _stack(x, seen, time, recent)
+        return F.relu(self.before(x)), recent
+
+    def _join(self, y: Tensor, x: Tensor) -> Tensor:
+        return F.relu(y if self.past is None else y + self.past(x))
 
 
 class ActorCritic(nn.Module):
@@ -107,9 +124,12 @@ class ActorCritic(nn.Module):
 
     value_scale: Tensor
 
-    def __init__(self, input_size: int, actions: Actions, config: NetworkConfig, images: tuple[Image, ...] = ()):
+    def __init__(self, input_size: int, actions: Actions, config: NetworkConfig, images: tuple[Image, ...] = (),
+                 numbers: tuple[tuple[int, int], ...] = ()):
+        """numbers: (start, stop) ranges of the features that `normalize_observations` is about."""
         super().__init__()
         self.config, self.actions, self.input_size = config, actions, input_size
+        self.normalizer = Normalizer(input_size, numbers) if config.normalize_observations and numbers else None
         self.trunk = Trunk(input_size, images, config)
         self.critic_trunk = Trunk(input_size, images, config) if config.separate_memories else None
         self.actor = _head(config, actions.inputs)
@@ -126,6 +146,7 @@ class ActorCritic(nn.Module):
 
         promises: `resets_only_at_start` and `starts_fresh`, see `Memory.through`.
         """
+        x = x if self.normalizer is None else self.normalizer(x)
         y, actor = self.trunk(x, state.actor, reset, **promises)
         z, critic = (y, None) if self.critic_trunk is None else self.critic_trunk(x, state.critic, reset, **promises)
         if z is y and self.config.head_activation == "none":
@@ -145,6 +166,7 @@ class ActorCritic(nn.Module):
 
     def step(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, NetworkState]:
         """The same for one step: x [N, F], reset [N]."""
+        x = x if self.normalizer is None else self.normalizer(x)
         y, actor = self.trunk.step(x, state.actor, reset)
         z, critic = (y, None) if self.critic_trunk is None or state.critic is None else self.critic_trunk.step(x, state.critic, reset)
         return self.actions.parameters_of(self.actor(y), mask), self.critic(z)[..., 0] * self.value_scale, NetworkState(actor, critic)
@@ -267,6 +289,14 @@ def _head(config: NetworkConfig, outputs: int) -> nn.Sequential:
     if config.head_activation == "none":
         return nn.Sequential(first, last)
     return nn.Sequential(first, nn.ReLU() if config.head_activation == "relu" else nn.Tanh(), last)
+
+
+def _stack(x: Tensor, seen: Tensor, time: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:
+    """x [N, T, E] beside earlier steps of `seen` [N, T, E] in the same episode, zero where there are none; and the latest of `seen`."""
+    before, T = recent.shape[1], x.shape[1]
+    past = torch.cat([recent.to(seen.dtype), seen], 1)
+    lags = [torch.where((time >= lag)[..., None], past[:, before - lag:before - lag + T], 0.0) for lag in range(1, before + 1)]
+    return torch.cat([x, *lags], -1), past[:, T:].detach()
 
 
 def _times(start: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from .agent import Acted, Agent, AgentSpec, Progress, Rollout, Source
 from .distributions import Actions, make_actions
 from .networks import ActorCritic
 from .optimizers import Adam
-from .returns import compute_gae
+from .returns import compute_gae, reward_density, rising_gamma
 
 JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
 
@@ -36,6 +36,7 @@ class PPOConfig:
     learning_rate: float = 5e-5              # of Adam
     lr_schedule: str = "constant"            # constant, or linear: falls to 0 at the end of training
     gamma: float = 0.99                      # discount factor
+    gamma_schedule: str = "constant"         # rising: from 0.9 to gamma at the end; auto: rising where most rewards differ; constant
     gae_lambda: float = 1.0                  # 1: the whole return minus the value
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
@@ -71,6 +72,7 @@ class PPOConfig:
             check(name, getattr(self, name) is None or getattr(self, name) > 0, "above 0, or None")
         for name in ("vf_coef", "ent_coef"):
             check(name, math.isfinite(getattr(self, name)), "a number")
+        check("gamma_schedule", self.gamma_schedule in ("constant", "rising", "auto"), "'constant', 'rising' or 'auto'")
         check("lr_schedule", self.lr_schedule in ("constant", "linear"), "'constant' or 'linear'")
         check("joint_actions", self.joint_actions in JOINT, "'never', 'always' or 'auto' (up to 1024 combinations)")
         check("normalize_advantage", self.normalize_advantage in ("batch", "minibatch", "none"), "'batch', 'minibatch' or 'none'")
@@ -109,17 +111,19 @@ class PPO(Agent):
     envs_divisible_by = "num_minibatches"
     graphs = ("prepare", "update")
     compiled = ("loss",)
-    saved = ("network", "adam", "kl_coef", "value_square")
+    saved = ("network", "adam", "kl_coef", "value_square", "dense")
 
     network: ActorCritic
 
     def __init__(self, spec: AgentSpec, device: torch.device | str = "cpu"):
         self.config: PPOConfig = spec.config
         self.actions = make_actions(spec.action_space, joint=JOINT[self.config.joint_actions])
-        self.network = ActorCritic(spec.input_size, self.actions, spec.network, spec.images).to(device)
+        self.network = ActorCritic(spec.input_size, self.actions, spec.network, spec.images, spec.numbers).to(device)
         self.adam = Adam(self.network, self.config.learning_rate, self.config.adam_eps)
         device = self.adam.rate.device
         self.kl_coef = torch.tensor(self.config.kl_coef, dtype=torch.float32, device=device)
+        self.gamma = torch.tensor(self.config.gamma, dtype=torch.float32, device=device)      # of this iteration
+        self.dense = torch.zeros((), device=device)                      # 1: most rewards of the first rollout differ from the usual one
         self.value_square = torch.zeros((), device=device)               # running mean square of the value targets; 0: none yet
         self.sums = torch.zeros(len(STATISTICS), device=device)          # of STATISTICS, over the updates of this iteration
         self.skipped = torch.zeros((), device=device)                    # updates of this iteration that were not finite
@@ -146,19 +150,37 @@ class PPO(Agent):
         """num_epochs x num_minibatches gradient steps on the latest rollout."""
         if self.config.lr_schedule == "linear":
             self.adam.rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress.fraction))
+        self.set_gamma(progress)
         self.sums.zero_()
         self.skipped.zero_()
         self.prepare()
+        if progress.env_steps == 0:      # the policy is still almost uniform, so that it matters little that it acted on other features
+            self.observe()
         sets = torch.stack(list(minibatches(len(self.rollout.reward), self.config, generator))).to(self.chosen.device)
         for chosen in sets:
             self.chosen.copy_(chosen)
             self.update()
+        if progress.env_steps > 0:       # from now on, act and learn with the same statistics
+            self.observe()
         return self.finish(len(sets))
+
+    def set_gamma(self, progress: Progress) -> None:
+        """Choose this iteration's discount factor. Where rewards come at every step, a short horizon at first learns much sooner."""
+        config = self.config
+        if config.gamma_schedule == "auto" and progress.env_steps == 0:
+            self.dense.fill_(reward_density(self.rollout.reward) > 0.5)
+        if config.gamma_schedule == "rising" or (config.gamma_schedule == "auto" and bool(self.dense)):
+            self.gamma.fill_(rising_gamma(config.gamma, progress.fraction))
+
+    def observe(self) -> None:
+        """Add the features of the rollout to the statistics that scale them."""
+        if self.network.normalizer is not None:
+            self.network.normalizer.update(self.batch.features)
 
     @torch.no_grad()
     def prepare(self) -> None:
         """Features, advantages and value targets of the rollout, into `self.batch`."""
-        new = make_batch(self.rollout, self.config)
+        new = make_batch(self.rollout, self.config, self.gamma)
         for mine, theirs in ((self.batch.features, new.features), (self.batch.advantage, new.advantage), (self.batch.target, new.target)):
             mine.copy_(theirs)
         if self.config.normalize_values:
@@ -204,11 +226,11 @@ class PPO(Agent):
         return found
 
 
-def make_batch(rollout: Rollout, config: PPOConfig) -> Batch:
-    """A rollout with advantages and value targets."""
+def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None) -> Batch:
+    """A rollout with advantages and value targets. gamma: None for the one of config."""
     value = rollout.extras["value"]
     advantage = compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
-                            config.gamma, config.gae_lambda)
+                            config.gamma if gamma is None else gamma, config.gae_lambda)
     target = advantage + value
     if config.normalize_advantage == "batch":
         advantage = _standardise(advantage)

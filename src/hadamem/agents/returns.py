@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def compute_gae(rewards: Tensor, values: Tensor, done: Tensor, final_values: Tensor | None, last_value: Tensor,
-                gamma: float, gae_lambda: float) -> Tensor:
+                gamma: float | Tensor, gae_lambda: float) -> Tensor:
     """Generalised advantage estimates [N, T].
 
     rewards, values, done [N, T]: done where the episode ended with that step. final_values [N, T]: the value of the final observation where
@@ -23,3 +23,21 @@ def compute_gae(rewards: Tensor, values: Tensor, done: Tensor, final_values: Ten
         running = delta[:, t] + (gamma * gae_lambda) * torch.where(done[:, t], 0.0, running)
         advantages[:, t] = running
     return advantages
+
+
+def reward_density(rewards: Tensor) -> float:
+    """The share of rewards that differ from the usual one, their median."""
+    flat = rewards.flatten()
+    return float((flat != flat.median()).float().mean())
+
+
+def rising_gamma(last: float, fraction: float) -> float:
+    """A discount factor whose horizon 1 / (1 - gamma) grows by equal factors, from FIRST_HORIZON steps to that of `last`."""
+    if last >= 1:
+        return last
+    horizon = 1 / (1 - last)
+    first = min(FIRST_HORIZON, horizon)
+    return 1 - 1 / (first * (horizon / first) ** fraction)
+
+
+FIRST_HORIZON = 10.0

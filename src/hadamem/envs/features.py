@@ -127,6 +127,16 @@ class AgentInputs:
         return {name: tuple(places) for name, places in found.items()}
 
     @property
+    def numbers(self) -> tuple[tuple[int, int], ...]:
+        """(start, stop) ranges of the features that are numbers of any scale: boxes of the observation without images, and the reward."""
+        measured = {place for name, places in self.parts.items() if name in (OBSERVATION, PREVIOUS_REWARD) for place in places}
+        found = []
+        for (_, leaf), place in zip(self.features.leaves, self.features.ranges, strict=True):
+            if place in measured and isinstance(leaf, spaces.Box) and leaf.dtype != np.uint8:
+                found.append(place)
+        return tuple(found)
+
+    @property
     def device(self) -> torch.device:
         return self.features.device
 

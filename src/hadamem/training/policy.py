@@ -145,7 +145,7 @@ class Policy:
         images = tuple(Image(offset, tuple(shape), first) for offset, shape, first in described["images"])
         kind = find_agent(described["agent"])
         network, config = kind.Network(**described["network"]), kind.Config(**described["settings"])
-        spec = AgentSpec(inputs.size, inputs.action_space, network, config, images, inputs.parts)
+        spec = AgentSpec(inputs.size, inputs.action_space, network, config, images, inputs.parts, inputs.numbers)
         with torch.random.fork_rng(devices=[]):      # initial weights are drawn, and overwritten
             agent = kind(spec)
         agent.network.to(next(x.dtype for x in weights.values() if x.is_floating_point()))

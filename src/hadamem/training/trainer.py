@@ -111,7 +111,8 @@ class Trainer:
         self.steps, whole = self._make_env(env)
         self.num_envs = self.env.num_envs
         self.inputs, images = make_inputs(self.env, config.previous_action, config.first_step, config.previous_reward)
-        self.spec = AgentSpec(self.inputs.size, self.env.single_action_space, config.network, config.algorithm, images, self.inputs.parts)
+        self.spec = AgentSpec(self.inputs.size, self.env.single_action_space, config.network, config.algorithm, images, self.inputs.parts,
+                              self.inputs.numbers)
         with torch.random.fork_rng(devices=[]):              # leave the caller's generator alone
             torch.manual_seed(config.seed)
             self.agent = config.agent_class(self.spec, self.device)
