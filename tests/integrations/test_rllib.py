@@ -16,6 +16,7 @@ import hadamem as hm
 pytest.importorskip("ray.rllib", reason="needs RLlib: pip install 'hadamem[rllib]', or make test-rllib")
 import ray
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 
 from hadamem.integrations.rllib import SEED, MemoryModule
@@ -157,9 +158,16 @@ def test_errors():
         make_module(memory_sise=3)
     with pytest.raises(TypeError, match="use_lstm does not apply to MemoryModule; set memory='lstm'"):
         make_module(use_lstm=True)
-    with pytest.raises(ValueError, match=r"observation_space must be a Box .* got Discrete\(4\); put RLlib's FlattenObservations"):
+    with pytest.raises(ValueError, match=r"observation_space must be a Box .* got Discrete\(4\); .*FlattenObservations"):
         make_module(observation_space=spaces.Discrete(4))
-    assert make_module().model_config["max_seq_len"] == 20
+
+
+def test_defaults():
+    for given in (None, {}, DefaultModelConfig(fcnet_hiddens=[8])):
+        module = MemoryModule(observation_space=Noise.observation_space, action_space=Noise.action_space, model_config=given)
+        assert module.model_config["max_seq_len"] == 20
+        assert isinstance(module.trunks["actor"].memory, hm.SHM)
+        assert module.is_stateful()
 
 
 @pytest.mark.slow

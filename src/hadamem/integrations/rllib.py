@@ -13,6 +13,7 @@ RLlib stores the state after every step with the episode, gives a new episode th
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 try:
+    from gymnasium.spaces import Box
     from ray.rllib.algorithms.ppo.ppo_catalog import PPOCatalog
     from ray.rllib.core.columns import Columns
     from ray.rllib.core.models.base import ENCODER_OUT
@@ -67,18 +69,15 @@ class MemoryModule(TorchRLModule, ValueFunctionAPI):
     """
 
     def setup(self) -> None:
-        config = self.model_config = {**DEFAULTS, **(self.model_config or {})}
+        given: Any = self.model_config or {}
+        config = self.model_config = {**DEFAULTS, **(given if isinstance(given, dict) else dataclasses.asdict(given))}
         _check(config)
-        try:
-            catalog = self.catalog or PPOCatalog(self.observation_space, self.action_space, config)
-        except ValueError as error:
-            raise ValueError(f"observation_space must be a Box of one or three dimensions, got {self.observation_space}; put RLlib's "
-                             "FlattenObservations into env_to_module_connector of config.env_runners(...)") from error
+        catalog: Any = self.catalog or _make_catalog(self.observation_space, self.action_space, config)
         encoder = catalog.actor_critic_encoder_config.base_encoder_config
         names = ["actor"] if config.get("vf_share_layers", True) else ["actor", "critic"]
-        self.trunks = nn.ModuleDict({
-            name: Trunk(encoder.build(framework="torch"), _make_memory(config, encoder.output_dims[0])) for name in names})
-        memory = self.trunks["actor"].memory
+        trunks = {name: Trunk(encoder.build(framework="torch"), _make_memory(config, encoder.output_dims[0])) for name in names}
+        memory = trunks["actor"].memory
+        self.trunks: Any = nn.ModuleDict(trunks)
         self.starts_at_random = starts_at_random(memory)
         catalog.latent_dims = catalog.vf_head_config.input_dims = (memory.output_size,)      # heads read the memory
         self.pi = catalog.build_pi_head(framework="torch")
@@ -129,6 +128,14 @@ def _check(config: dict[str, Any]) -> None:
         raise TypeError(f"unknown option {unknown[0]!r} in model_config; options of the memory are {', '.join(DEFAULTS)}")
     if config.get("use_lstm"):
         raise TypeError("use_lstm does not apply to MemoryModule; set memory='lstm' in model_config for an LSTM")
+
+
+def _make_catalog(observation_space: Any, action_space: Any, config: dict[str, Any]) -> PPOCatalog:
+    """What builds RLlib's encoders and heads."""
+    if not isinstance(observation_space, Box) or len(observation_space.shape) not in (1, 3):
+        raise ValueError(f"observation_space must be a Box of one or three dimensions, got {observation_space}; set "
+                         "env_to_module_connector=lambda env, spaces, device: FlattenObservations() in config.env_runners")
+    return PPOCatalog(observation_space, action_space, config)
 
 
 def _make_memory(config: dict[str, Any], input_size: int) -> Memory:
