@@ -59,10 +59,10 @@ $(RLLIB)/.installed: pyproject.toml constraints.txt
 	$(RLLIB)/bin/python -m pip install $(PIP_ARGS) $(TORCH) 'ray[rllib]==2.60.0' 'pytest>=8' -e '.[envs,rllib]'
 	touch $@
 
-test-integrations: $(INTEGRATIONS)/.installed  ## Test the memories in sb3-contrib and TorchRL, in a virtual environment of their own
+test-integrations: $(INTEGRATIONS)/.installed  ## Test the memories in sb3-contrib and TorchRL, in a virtual environment of their own; trains for a minute
 	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/envs/test_gymnasium.py::test_torchrl_takes_every_task $(PYTEST_ARGS)
 
-test-rllib: $(RLLIB)/.installed  ## Test the memories in RLlib, in a virtual environment of their own: about three minutes
+test-rllib: $(RLLIB)/.installed  ## Test the memories in RLlib, in a virtual environment of their own; trains for two minutes
 	$(RLLIB)/bin/python -m pytest tests/integrations/test_rllib.py $(PYTEST_ARGS)
 
 lint: $(STAMP)  ## Check style with ruff
