@@ -1,4 +1,4 @@
-# `make help` lists the targets. All but test-gpu use $(VENV), which is created on first use.
+# `make help` lists the targets. Most use $(VENV), which is created on first use; test-gpu and the tests of integrations do not.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -10,10 +10,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-gpu lint type bench clean
+.PHONY: help install demo test test-slow test-gpu test-integrations test-rllib lint type bench clean
 
 help:  ## Show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  make %-18s %s\n", $$1, $$2 }'
 	@echo
 	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) WORKERS=$(WORKERS) PYTEST_ARGS PIP_ARGS"
 	@echo "  PIP_ARGS goes to pip; e.g. on Linux, for torch without its CUDA packages:"
@@ -41,6 +41,30 @@ test-gpu:  ## Run the GPU tests and the kernel tests with $(PYTHON) as it is, wi
 	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} $(PYTHON) -m pytest -m 'not gpu and not slow' -p no:cacheprovider $(PYTEST_ARGS) \
 		$(wildcard tests/kernels tests/test_kernels*.py)
 
+# Other frameworks pin versions that differ from constraints.txt and from each other's: a virtual environment each. torch comes first, so
+# that none of them brings another one.
+INTEGRATIONS := .venv-integrations
+RLLIB := .venv-rllib
+TORCH := $(shell grep -o '^torch==[^ ]*' constraints.txt)
+
+$(INTEGRATIONS)/.installed: pyproject.toml constraints.txt
+	test -x $(INTEGRATIONS)/bin/python || $(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip install $(PIP_ARGS) $(TORCH)
+	$(INTEGRATIONS)/bin/python -m pip install $(PIP_ARGS) $(TORCH) sb3-contrib==2.9.2 torchrl==0.14.1 'pytest>=8' -e '.[envs,sb3,torchrl]'
+	touch $@
+
+$(RLLIB)/.installed: pyproject.toml constraints.txt
+	test -x $(RLLIB)/bin/python || $(PYTHON) -m venv $(RLLIB)
+	$(RLLIB)/bin/python -m pip install $(PIP_ARGS) $(TORCH)
+	$(RLLIB)/bin/python -m pip install $(PIP_ARGS) $(TORCH) 'ray[rllib]==2.60.0' 'pytest>=8' -e '.[envs,rllib]'
+	touch $@
+
+test-integrations: $(INTEGRATIONS)/.installed  ## Test the memories in sb3-contrib and TorchRL, in a virtual environment of their own; trains for a minute
+	$(INTEGRATIONS)/bin/python -m pytest tests/integrations tests/envs/test_gymnasium.py::test_torchrl_takes_every_task $(PYTEST_ARGS)
+
+test-rllib: $(RLLIB)/.installed  ## Test the memories in RLlib, in a virtual environment of their own; trains for two minutes
+	$(RLLIB)/bin/python -m pytest tests/integrations/test_rllib.py $(PYTEST_ARGS)
+
 lint: $(STAMP)  ## Check style with ruff
 	$(BIN)/ruff check .
 
@@ -50,6 +74,6 @@ type: $(STAMP)  ## Check types with mypy
 bench: $(STAMP)  ## Time the memories on this machine, quickly; results go to bench/
 	$(BIN)/hadamem bench memory --quick
 
-clean:  ## Remove the virtual environment, caches and build results
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+clean:  ## Remove the virtual environments, caches and build results
+	rm -rf $(VENV) $(INTEGRATIONS) $(RLLIB) build dist .pytest_cache .mypy_cache .ruff_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

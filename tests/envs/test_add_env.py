@@ -3,6 +3,7 @@
 import io
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 
@@ -21,7 +22,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "environments.md"
 def name():
     envs.register_env("Parity", f"{parity.__name__}:Parity", dict(steps=5), "name the parity of all bits so far")
     yield "Parity"
-    del TASKS["Parity"]
+    forget("Parity")
+
+
+def forget(name):
+    del TASKS[name]
+    del gymnasium.registry[envs.gymnasium_id(name)]
 
 
 def test_make_and_list(name):
@@ -45,6 +51,23 @@ def test_it_plays_by_its_rules(name):
     assert bool(terminated.all())
     assert torch.allclose(total, torch.ones(64))
     assert 0 < int(obs.sum()) < 64
+
+
+def test_gymnasium_knows_it(name):
+    assert gymnasium.make("hadamem/Parity-v0", steps=3).unwrapped.batch.episode_steps == 3
+    many = gymnasium.make_vec("hadamem/Parity-v0", num_envs=4, vectorization_mode="vector_entry_point")
+    assert isinstance(many.batch, parity.Parity)
+    assert isinstance(envs.make("hadamem/Parity-v0"), parity.Parity)
+
+
+def test_names_that_gymnasium_cannot_have(name):
+    with pytest.raises(ValueError, match=r"'lab/Parity' has the same Gymnasium id as 'Parity' \('hadamem/Parity-v0'\); choose another"):
+        envs.register_env("lab/Parity", parity.Parity)
+    with pytest.raises(ValueError, match="'my parity' makes no Gymnasium id"):
+        envs.register_env("my parity", parity.Parity)
+    assert not {"lab/Parity", "my parity"} & set(TASKS)
+    del TASKS[name]      # as when a module is loaded again
+    envs.register_env(name, parity.Parity)
 
 
 def test_text_and_picture(name):
@@ -74,7 +97,7 @@ def test_other_ways():
         with pytest.raises(ValueError, match="'Parity' is registered already"):
             envs.register_env("Parity", parity.Parity)
     finally:
-        del TASKS["Parity"]
+        forget("Parity")
     with pytest.raises(TypeError, match=r"target must be a BatchedEnv class.*got <class 'int'>"):
         envs.register_env("Number", int)
 

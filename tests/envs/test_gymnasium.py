@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from gymnasium.wrappers.vector import NormalizeObservation, NormalizeReward, RecordEpisodeStatistics
 
 from hadamem import envs
 from hadamem.envs import trees
@@ -178,12 +178,69 @@ def test_make_vec_in_all_ways():
         env.close()
 
 
-def test_gymnasiums_vector_wrappers_work():
-    env = RecordEpisodeStatistics(gymnasium.make_vec(EASY, num_envs=2))
-    env.reset(seed=0)
-    for _ in range(51):
-        *_, info = env.step(np.array([0, 1]))
-    assert info["episode"]["l"].tolist() == [51, 51]
+def test_a_batch_plays_the_episodes_of_single_envs():
+    """Env i of a batch with a list of seeds, over the ends of episodes, against `gymnasium.make` and a reset at the end of each."""
+    seeds = [7, 0, 7, 123456789]
+    for name in (EASY, "hadamem/AutoencodeEasy-v0", "hadamem/PositionOnlyCartPoleEasy-v0", "hadamem/TMaze-v0"):
+        batch = gymnasium.make_vec(name, num_envs=4, vectorization_mode="vector_entry_point", autoreset_mode="same_step")
+        singles = [gymnasium.make(name) for _ in seeds]
+        first, _ = batch.reset(seed=seeds)
+        for i, (env, seed) in enumerate(zip(singles, seeds, strict=True)):
+            assert_same(env.reset(seed=seed)[0], row(first, i))
+        batch.action_space.seed(0)
+        ends = 0
+        for _ in range(160):
+            action = batch.action_space.sample()
+            obs, reward, terminated, truncated, info = batch.step(action)
+            for i, env in enumerate(singles):
+                last, paid, *over, extra = env.step(action[i])
+                assert (paid, *over) == (reward[i], terminated[i], truncated[i])
+                if any(over):
+                    ends += 1
+                    assert_same(last, info["final_obs"][i])
+                    assert_same({key: info["final_info"][key][i] for key in extra}, extra)
+                    last, _ = env.reset()
+                assert_same(last, row(obs, i))
+        assert ends >= 4
+
+
+def test_spec_options_and_close():
+    env = gymnasium.make_vec(EASY, num_envs=5, vectorization_mode="vector_entry_point", autoreset_mode="same_step", k=2)
+    assert (env.spec.id, env.spec.kwargs["k"], env.num_envs, env.unwrapped) == (EASY, 2, 5, env)
+    same = gymnasium.make_vec(env.spec)
+    assert (type(same), same.num_envs, same.autoreset_mode, same.batch.k) == (type(env), 5, AutoresetMode.SAME_STEP, 2)
+    assert (env.observation_space.shape, env.action_space.shape) == ((5,), (5,))
+    assert env.single_observation_space == env.single_action_space == spaces.Discrete(4)
+    env.reset(seed=0, options={"layout": {"deck": np.tile(np.arange(52) % 4, (5, 1))}})
+    assert env.step(np.zeros(5, np.int64))[0].tolist() == [1] * 5
+    with pytest.raises(ValueError, match="unknown reset options"):
+        env.reset(options={"reset_masks": None})
+    env.close()
+    assert env.closed
+    env.close()
+
+
+@pytest.mark.parametrize(("wrapper", "mode"), [
+    (RecordEpisodeStatistics, AutoresetMode.NEXT_STEP), (RecordEpisodeStatistics, AutoresetMode.SAME_STEP),
+    (NormalizeReward, AutoresetMode.NEXT_STEP), (NormalizeReward, AutoresetMode.SAME_STEP),
+    (NormalizeObservation, AutoresetMode.NEXT_STEP)])      # Gymnasium refuses same-step mode here
+def test_gymnasiums_vector_wrappers_work(wrapper, mode):
+    """They give what they give around SyncVectorEnv."""
+    ours = wrapper(gymnasium.make_vec("hadamem/PositionOnlyCartPoleEasy-v0", num_envs=3, autoreset_mode=mode))
+    theirs = wrapper(SyncVectorEnv([lambda: envs.TaskEnv("popgym/PositionOnlyCartPoleEasy")] * 3, autoreset_mode=mode))
+    assert_same(ours.reset(seed=[1, 2, 3])[0], theirs.reset(seed=[1, 2, 3])[0])
+    ours.action_space.seed(0)
+    ends = 0
+    for _ in range(60):
+        action = ours.action_space.sample()
+        mine, others = ours.step(action), theirs.step(action)
+        for a, b in zip(mine[:4], others[:4], strict=True):
+            assert_same(a, b)
+        for info in (mine[4], others[4]):
+            info.get("episode", {}).pop("t", None)      # seconds
+        compare_infos(mine[4], others[4])
+        ends += int((mine[2] | mine[3]).sum())
+    assert ends > 3
 
 
 def test_seeds():

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize(("module", "library"), [("sb3", "sb3_contrib"), ("torchrl", "tensordict")])
+@pytest.mark.parametrize(("module", "library"), [("sb3", "sb3_contrib"), ("torchrl", "tensordict"), ("rllib", "ray.rllib")])
 def test_a_missing_library_is_named(module, library, monkeypatch):
     for name in [library, *(name for name in sys.modules if name.startswith(f"{library}."))]:
         monkeypatch.setitem(sys.modules, name, None)      # as if it were not installed

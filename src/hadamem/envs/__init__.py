@@ -7,15 +7,12 @@ import importlib.util
 if importlib.util.find_spec("gymnasium") is None:
     raise ImportError("hm.envs needs gymnasium: pip install 'hadamem[envs]'")
 
-from . import gymnasium as _gymnasium
 from . import render
 from .base import BatchedEnv
 from .foreign import AdaptedEnv, EnvError, adapt
-from .gymnasium import TaskEnv, TaskVectorEnv, gymnasium_id
-from .registry import list_envs, make, register_env
+from .gymnasium import TaskEnv, TaskVectorEnv
+from .registry import gymnasium_id, list_envs, make, register_env
 from .wrappers import DiscreteAction, Features, FirstStep, PreviousAction, TimeLimit, Wrapper, wrap
-
-_gymnasium.register()
 
 __all__ = ["AdaptedEnv", "BatchedEnv", "DiscreteAction", "EnvError", "Features", "FirstStep", "PreviousAction", "TaskEnv", "TaskVectorEnv",
            "TimeLimit", "Wrapper", "adapt", "gymnasium_id", "list_envs", "make", "register_env", "render", "wrap"]

@@ -19,26 +19,10 @@ from torch import Tensor
 
 from . import registry, trees
 from .base import BatchedEnv
+from .registry import gymnasium_id
 
 METADATA: dict[str, Any] = {**BatchedEnv.metadata, "render_modes": list(BatchedEnv.metadata["render_modes"])}
 OURS = ("final_obs", "_final_obs", "success")      # entries of a batched env's info that Gymnasium stores in another form
-
-
-def gymnasium_id(task: str) -> str:
-    """The id under which a task is registered: "popgym/AutoencodeEasy" -> "hadamem/AutoencodeEasy-v0"."""
-    return f"hadamem/{task.rpartition('/')[2]}-v0"
-
-
-def register() -> None:
-    """Register every task with Gymnasium. Tasks that are registered already stay."""
-    for task in registry.TASKS:
-        name = gymnasium_id(task)
-        known = gymnasium.registry.get(name)
-        if known is None:
-            gymnasium.register(name, entry_point=f"{__name__}:TaskEnv", vector_entry_point=f"{__name__}:TaskVectorEnv",
-                               kwargs={"task": task})
-        elif known.kwargs.get("task") != task:
-            raise RuntimeError(f"two envs would be called {name}: rename the task {task!r}")
 
 
 class TaskEnv(gymnasium.Env[Any, Any]):

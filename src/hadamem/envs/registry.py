@@ -1,4 +1,4 @@
-"""Tasks by name: `make`, `list_envs`, `register_env`. The table at the top has one line per task."""
+"""Tasks by name: `make`, `list_envs`, `register_env`. The table has one line per task; each is registered with Gymnasium as well."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+import gymnasium
 
 from .. import lookup
 from ..names import close_names
@@ -33,7 +35,7 @@ TASKS: dict[str, Task] = {}
 
 
 def register_env(name: str, target: str | type[BatchedEnv], options: Mapping[str, Any] | None = None, text: str = "") -> None:
-    """Make a task known to `make`, `list_envs`, `play` and training under `name`.
+    """Make a task known to `make`, `list_envs`, `play` and training under `name`, and to Gymnasium as `gymnasium_id(name)`.
 
     target: a subclass of `BatchedEnv`, or "package.module:Class", which is imported when first needed. options: defaults for its
     constructor. text: one line for `hadamem list envs`.
@@ -43,7 +45,27 @@ def register_env(name: str, target: str | type[BatchedEnv], options: Mapping[str
     if not isinstance(target, str) and not (isinstance(target, type) and issubclass(target, BatchedEnv)):
         raise TypeError(f"target must be a BatchedEnv class or 'package.module:Class', got {target!r}; "
                         "a Gymnasium env needs no registration here: pass it to hm.envs.adapt or hm.train")
+    _register_with_gymnasium(name)
     TASKS[name] = Task(target, dict(options or {}), text)
+
+
+def gymnasium_id(task: str) -> str:
+    """The id under which Gymnasium knows a task: "popgym/AutoencodeEasy" -> "hadamem/AutoencodeEasy-v0"."""
+    return f"hadamem/{task.rpartition('/')[2]}-v0"
+
+
+def _register_with_gymnasium(task: str) -> None:
+    """For `gymnasium.make` and `make_vec`. An id that this task has already stays, e.g. when a module is loaded again."""
+    name = gymnasium_id(task)
+    known = gymnasium.registry.get(name)
+    if known is None:
+        module = f"{__package__}.gymnasium"
+        try:
+            gymnasium.register(name, entry_point=f"{module}:TaskEnv", vector_entry_point=f"{module}:TaskVectorEnv", kwargs={"task": task})
+        except gymnasium.error.Error as error:
+            raise ValueError(f"name {task!r} makes no Gymnasium id ({name!r}); use letters, digits, '_', '-', '.' and ':'") from error
+    elif known.kwargs.get("task") != task:
+        raise ValueError(f"name {task!r} has the same Gymnasium id as {known.kwargs.get('task')!r} ({name!r}); choose another name")
 
 
 def _levels(name: str, target: str, text: str, table: str = "LEVELS") -> None:

@@ -23,11 +23,30 @@ def pack(state: states.State, fresh: bool = False) -> Tensor:
     return torch.cat([vector.new_full((vector.shape[0], 1), 1 if fresh else 2), vector], dim=1)
 
 
-def unpack(memory: Memory, vector: Tensor, start: Tensor | None = None) -> states.State:
-    """The state that `pack` wrote; a fresh one where there is none, and where start [B] is set but the state has seen steps."""
+def unpack(memory: Memory, vector: Tensor, start: Tensor | None = None, seeds: Tensor | None = None) -> states.State:
+    """The state that `pack` wrote; a fresh one where there is none, and where start [B] is set but the state has seen steps.
+
+    seeds [B]: row i gets the fresh state of seed seeds[i], so that acting and learning agree where fresh states are random.
+    """
     state = states.from_vector(memory, vector[:, 1:])
     mark = vector[:, 0]
     fresh = mark == 0 if start is None else (mark == 0) | (start & (mark == 2))
     if fresh.any():
-        state = states.where(fresh, memory.initial_state(fresh.shape[0], device=fresh.device), state)
+        new = memory.initial_state(fresh.shape[0], device=fresh.device) if seeds is None else _seeded(memory, fresh, seeds)
+        state = states.where(fresh, new, state)
     return state
+
+
+def _seeded(memory: Memory, fresh: Tensor, seeds: Tensor) -> states.State:
+    """Fresh states in the rows of `fresh` [B], each drawn with its seed; other rows hold any fresh state."""
+    source = torch.Generator()
+    any_other = memory.initial_state(1, device=fresh.device)
+    rows = [memory.initial_state(1, device=fresh.device, generator=source.manual_seed(seed)) if wanted else any_other
+            for wanted, seed in zip(fresh.tolist(), seeds.tolist(), strict=True)]
+    return type(any_other)(*(torch.cat(parts) for parts in zip(*rows, strict=True)))
+
+
+def starts_at_random(memory: Memory) -> bool:
+    """Whether fresh states differ, as those of memories that draw random rows do."""
+    one, other = (memory.initial_state(1, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    return not torch.equal(states.to_vector(one), states.to_vector(other))
