@@ -45,8 +45,8 @@ def make() -> dict[str, str]:
     modules = [name for name in hadamem.__all__ if isinstance(getattr(hadamem, name), types.ModuleType)]
     names = [*TITLES, *(f"hadamem.{name}" for name in modules if f"hadamem.{name}" not in TITLES)]
     rows = [f"| [{name}]({name}.md) | {TITLES.get(name, _first_line(importlib.import_module(name)))} |" for name in names]
-    index = ["# Python API", "", "`import hadamem as hm` gives every module but the integrations.", "", "| module | what it has |", "|---|---|",
-             *rows, "", "```{toctree}", ":hidden:", "", *names, "```", ""]
+    index = ["# Python API", "", "`import hadamem as hm` gives every module but the integrations.", "",
+             "| module | what it has |", "|---|---|", *rows, "", "```{toctree}", ":hidden:", "", *names, "```", ""]
     return {"api/index.md": "\n".join(index), **{f"api/{name}.md": _page(name) for name in names}}
 
 

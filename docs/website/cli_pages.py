@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterable
 
 GROUPS = {"positional arguments": "Arguments", "options": "Options"}      # argparse's own titles, in ours
+ABOUT = ("Every command has `--help`, and `--debug`, which shows the traceback of an error. Exit codes: 0 success; 1 the command failed, or "
+         "a check found failures; 2 bad input; 130 interrupted.")
 
 
 def make() -> dict[str, str]:
@@ -14,9 +16,8 @@ def make() -> dict[str, str]:
 
     names = list(COMMANDS)
     rows = [f"| [hadamem {name}]({_slug(name)}.md) | {command.help} |" for name, command in COMMANDS.items()]
-    index = ["# Command line", "", "Every command has `--help`, and `--debug`, which shows the traceback of an error. Exit codes: 0 success; 1 the "
-             "command failed, or a check found failures; 2 bad input; 130 interrupted.", "", "| command | what it does |", "|---|---|", *rows,
-             "", "```{toctree}", ":hidden:", "", *map(_slug, names), "```", ""]
+    index = ["# Command line", "", ABOUT, "", "| command | what it does |", "|---|---|", *rows, "",
+             "```{toctree}", ":hidden:", "", *map(_slug, names), "```", ""]
     return {"cli/index.md": "\n".join(index), **{f"cli/{_slug(name)}.md": _page(name) for name in names}}
 
 
@@ -52,8 +53,9 @@ def _other_agents() -> list[str]:
     parts = []
     for agent in AGENTS:
         if agent != DEFAULT_AGENT:
-            parser = find_parser(["train", "--agent", agent])
-            parts += [f"## With --agent {agent}", *_groups(parser, f"hadamem train --agent {agent}", level=3, only=("network", "algorithm"))]
+            words = ["train", "--agent", agent]
+            groups = _groups(find_parser(words), f"hadamem {' '.join(words)}", level=3, only=("network", "algorithm"))
+            parts += [f"## With --agent {agent}", *groups]
     return parts
 
 

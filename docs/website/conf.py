@@ -10,7 +10,8 @@ from hadamem import __version__
 
 project, author, release = "hadamem", "The hadamem authors", __version__
 project_copyright = "The hadamem authors"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "website.markdown_docstrings", "website.source_pages"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton", "website.markdown_docstrings",
+              "website.source_pages"]
 
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 4                               # as GitHub names them
@@ -18,7 +19,8 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_mock_imports = [name for name in ("sb3_contrib", "stable_baselines3", "torchrl", "tensordict") if importlib.util.find_spec(name) is None]
+FRAMEWORKS = ("sb3_contrib", "stable_baselines3", "torchrl", "tensordict")      # of the integrations
+autodoc_mock_imports = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 90
 viewcode_line_numbers = True

@@ -7,6 +7,10 @@ from typing import Any
 
 KINDS = {int: "int", float: "float", bool: "bool", str: "text", tuple: "list", dict: "mapping"}
 
+ABOUT = ("Every setting of a run, by section: in `config.yaml`, as keywords of `hm.train` and `make_config`, and as options of "
+         "[hadamem train](cli/train.md): `num_envs` is `--num-envs`. Defaults are those of the preset `default`, with the memory `shm`. "
+         "[Training](training.md#settings) explains how they are given.")
+
 
 def make() -> dict[str, str]:
     """The pages, by their names."""
@@ -28,10 +32,7 @@ def _settings() -> str:
                 lines.append(f"| `{setting.field}` | {kind} | {_value(defaults[name])} | {_cell(setting.help or COMMON.get(name, ''))} |")
         return lines
 
-    lines = ["# Settings", "", "Every setting of a run, by section: in `config.yaml`, as keywords of `hm.train` and `make_config`, and as options of "
-             "[hadamem train](cli/train.md): `num_envs` is `--num-envs`. Defaults are those of the preset `default`, with the memory `shm`. "
-             "[Training](training.md#settings) explains how they are given.", "", "## The run", "", *rows(DEFAULT_AGENT, ""), "",
-             "## network", "", *rows(DEFAULT_AGENT, "network")]
+    lines = ["# Settings", "", ABOUT, "", "## The run", "", *rows(DEFAULT_AGENT, ""), "", "## network", "", *rows(DEFAULT_AGENT, "network")]
     seen = {DEFAULT_AGENT: settings_table(DEFAULT_AGENT).sections}
     for agent in AGENTS:
         section = section_of(agent)
@@ -46,8 +47,9 @@ def _settings() -> str:
     ours: dict[str, list[str]] = {}
     for other, name in ELSEWHERE.items():
         ours.setdefault(name, []).append(f"`{other}`")
-    lines += ["", "## Names in other libraries", "", f"Short forms: {', '.join(f'`{a}` for `{b}`' for a, b in ALIASES.items())}. The other names below "
-              "are refused, with ours as a hint.", "", "| here | elsewhere |", "|---|---|",
+    short = ", ".join(f"`{a}` for `{b}`" for a, b in ALIASES.items())
+    lines += ["", "## Names in other libraries", "", f"Short forms: {short}. The other names below are refused, with ours as a hint.", "",
+              "| here | elsewhere |", "|---|---|",
               *(f"| `{name}` | {', '.join(others)} |" for name, others in ours.items()), ""]
     return "\n".join(lines)
 

@@ -1,6 +1,7 @@
 """A Sphinx extension: repairs viewcode's pages of source code where a module is documented under more than one name.
 
-`hm.SHM` is `hadamem.memory.shm.SHM`, so a "[docs]" link back to the reference may name an anchor that does not exist. Such links are left out.
+`hm.SHM` is `hadamem.memory.shm.SHM`, so a "[docs]" link back to the reference may name an anchor that does not exist. Such links are left
+out.
 """
 
 from __future__ import annotations
