@@ -6,8 +6,8 @@ import argparse
 from collections.abc import Iterable
 
 GROUPS = {"positional arguments": "Arguments", "options": "Options"}      # argparse's own titles, in ours
-ABOUT = ("Every command has `--help`, and `--debug`, which shows the traceback of an error. Exit codes: 0 success; 1 the command failed, or "
-         "a check found failures; 2 bad input; 130 interrupted.")
+ABOUT = ("Every command has `--help`, and `--debug`, which shows the traceback of an error. Exit codes: 0 success; 1 the command failed, "
+         "or a check found failures; 2 bad input; 130 interrupted.")
 
 
 def make() -> dict[str, str]:
