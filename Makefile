@@ -70,7 +70,7 @@ build: build/tools/.installed  ## Build sdist and wheel in dist/ and check what 
 
 build/tools/.installed: constraints.txt
 	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
-	build/tools/bin/python -m pip install -q -c constraints.txt build twine
+	build/tools/bin/python -m pip install -q -c constraints.txt build twine 'readme_renderer[md]'
 	touch $@
 
 check-build: build  ## Install the wheel with its core dependencies only, and try what users will try
