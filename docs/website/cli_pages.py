@@ -65,8 +65,8 @@ def _groups(parser: argparse.ArgumentParser, program: str, level: int = 2, only:
         actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS and action.dest != "help"]
         title = group.title or ""
         if actions and (not only or any(word in title for word in only)):
-            head = GROUPS.get(title, title[:1].upper() + title[1:])
-            parts += [f"{'#' * level} {head}", *([group.description] if group.description else [])]
+            head, _, note = GROUPS.get(title, title[:1].upper() + title[1:]).partition(" [")
+            parts += [f"{'#' * level} {head}", f"In brackets: the value {note.removesuffix(']')}." if note else "", group.description or ""]
             parts += [_option(parser, action) for action in actions]
     return parts
 

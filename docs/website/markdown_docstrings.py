@@ -20,6 +20,8 @@ from sphinx.util.docutils import SphinxDirective
 
 ARGUMENT = re.compile(r"^([a-zA-Z_]\w*(?:, \w+)*)( \[[^\]]*\])?: (?=\S)")
 
+FIELD = re.compile(r"^    (\w+): ([^#=\n]+?)(?:\s*=[^#\n]*)?\s*# ?(.+?)\s*$")      # a field of a class with a comment
+
 
 class MarkdownDocstring(SphinxDirective):
     """Content in Markdown, inside a page in reStructuredText."""
@@ -76,16 +78,24 @@ def names_of(obj: Any) -> set[str]:
 
 
 def fields_of(kind: type) -> list[str]:
-    """The fields of a dataclass or NamedTuple, as a list with the comments beside them."""
+    """The fields of a dataclass or NamedTuple that have a comment beside them, as a list."""
     names = [field.name for field in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else list(getattr(kind, "_fields", ()))
     try:
         source = inspect.getsource(kind)
     except (OSError, TypeError):
         return []
-    found = {name: (hint.strip(), words.strip()) for name, hint, words
-             in re.findall(r"^    (\w+): ([^#=\n]+?)(?:\s*=[^#\n]*)?\s*(?:#(.*))?$", source, flags=re.MULTILINE)}
-    shown = [(name, *found[name]) for name in names if name in found]
-    return [f"- **{name}** (`{hint}`)" + (f": {words}" if words else "") for name, hint, words in shown]
+    found: dict[str, str] = {}
+    name = ""      # of the field whose comment may go on in the next line
+    for line in source.splitlines():
+        start, more = FIELD.match(line), re.match(r"^ {4,}# +(.*)", line)
+        if start is not None:
+            name = start[1]
+            found[name] = f"- **{name}** (`{start[2]}`): {start[3]}"
+        elif name and more is not None:
+            found[name] += f" {more[1].strip()}"
+        else:
+            name = ""
+    return [found[name] for name in names if name in found]
 
 
 def original_lines(obj: Any, lines: list[str]) -> list[str]:

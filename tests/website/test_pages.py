@@ -86,6 +86,8 @@ def test_docstrings_become_markdown():
     assert to_markdown(lines, {"a", "b"}) == ["Does it.", "", "Text.", "", "- **a**: the first.", "- **b** [B, T]: the second,",
                                               "  which goes on.", "  Note: no argument.", "", "    code(a)"]
     assert fields_of(hm.memory.shm.SHMState) == ["- **M** (`Tensor`): [B, V, K], float32 or wider", "- **clock** (`Tensor`): [B] int64"]
+    assert fields_of(hm.training.Evaluation) == []      # its fields have no comments, and their types are in the signature
+    assert any(line.endswith('The env\'s `info["terminal"]`, else `terminated`') for line in fields_of(hm.agents.Rollout))
     module = types.SimpleNamespace(__doc__="First.\n\n    code\n")
     assert original_lines(module, ["First.", "", "code", ""]) == ["First.", "", "    code"]
 
