@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pkgutil
 import types
 from collections.abc import Mapping
 
@@ -34,7 +35,6 @@ INSIDE = {   # modules that the docs import names from, shown on the page of the
     "hadamem.training": ("hadamem.training.evaluate",),
     "hadamem.view": ("hadamem.view.curves", "hadamem.view.watch", "hadamem.view.record"),
     "hadamem.reports": ("hadamem.reports.content", "hadamem.reports.files"),
-    "hadamem.integrations": ("hadamem.integrations.sb3", "hadamem.integrations.torchrl"),
 }
 
 
@@ -57,23 +57,26 @@ def _page(name: str) -> str:
         if module != name:
             parts += [f"## {module}", *([] if module == "hadamem.memory" else [_rst(f".. automodule:: {module}")])]
         public = _public(module)
-        if public is None:      # cannot be imported here: its framework is missing, and autodoc stands in for that
-            parts[-1] = _rst(f".. automodule:: {module}\n   :members:")
-            continue
         new = {key: value for key, value in public.items() if not any(value is old for old in shown)}
         shown += [value for value in new.values() if callable(value)]
         entries = {key: value for key, value in new.items() if not isinstance(value, types.ModuleType)}
         if entries:
             parts += [_summary(module, entries), *(_entry(f"{module}.{key}", value) for key, value in entries.items())]
+    if name == "hadamem.integrations":
+        parts += _integrations()
     return "\n\n".join(parts) + "\n"
 
 
-def _public(module: str) -> dict[str, object] | None:
-    """The public names of a module and what they are. None: the module cannot be imported here."""
-    try:
-        found = importlib.import_module(module)
-    except ImportError:
-        return None
+def _integrations() -> list[str]:
+    """Sections of the integrations. They are not imported here, because their frameworks may be missing; autodoc stands in for those."""
+    package = importlib.import_module("hadamem.integrations")
+    names = [f"hadamem.integrations.{found.name}" for found in pkgutil.iter_modules(package.__path__) if not found.name.startswith("_")]
+    return [part for name in names for part in (f"## {name}", _rst(f".. automodule:: {name}\n   :members:"))]
+
+
+def _public(module: str) -> dict[str, object]:
+    """The public names of a module and what they are."""
+    found = importlib.import_module(module)
     if hasattr(found, "__all__"):
         return {name: getattr(found, name) for name in found.__all__ if not name.startswith("__")}
     return {name: value for name, value in vars(found).items()

@@ -1,6 +1,5 @@
 """Sphinx settings of the site. `make docs` assembles its pages (stage.py), builds them and checks their links (check_links.py)."""
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -19,8 +18,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-FRAMEWORKS = ("sb3_contrib", "stable_baselines3", "torchrl", "tensordict")      # of the integrations
-autodoc_mock_imports = [name for name in FRAMEWORKS if importlib.util.find_spec(name) is None]
+autodoc_mock_imports = ["sb3_contrib", "stable_baselines3", "torchrl", "tensordict", "ray.rllib"]      # need not be installed
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 90
 viewcode_line_numbers = True
