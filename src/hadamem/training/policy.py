@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from ..runs.files import CheckpointError
 from ..runs.folder import CHECKPOINTS, find_run, is_run
 from ..runs.spaces import build_space, describe_space
 from ..states import State
+
+if TYPE_CHECKING:
+    from .export import Exported
 
 NETWORK = "agent.network."      # prefix of the network's tensors in a checkpoint
 
@@ -46,6 +49,7 @@ class Policy:
             raise ValueError(f"the agent takes {spec.input_size} features, but inputs makes {inputs.size} of {inputs.observation_space}")
         self.agent, self.name, self.spec, self.seed = agent, name, spec, seed
         self.steps: int | None = None      # env steps that it was trained for, if it comes from a checkpoint
+        self.card: dict[str, Any] = {}     # what is known of its training, as plain values
         self.inputs = inputs.to(self.device)
         space = self.observation_space
         self._numbers = {name.replace("observation", "obs", 1): numbers for _, name, _, numbers in adapted_leaves(space, space)}
@@ -125,6 +129,16 @@ class Policy:
         tensors = {NETWORK + name: x for name, x in self.network.state_dict().items()}
         checkpoint.write(path, tensors, {"kind": "policy", "policy": self.describe()})
         return path
+
+    def export(self, path: Path | str, format: str | None = None, *, mask: bool = False, noise: bool = False) -> Exported:
+        """Write a file that acts without hadamem: see `hadamem.training.export.export`.
+
+        format: onnx, or torch for torch.export; None: by the ending of the name, .onnx or .pt2. mask: with an input for allowed actions.
+        noise: with an input for random numbers, so that actions can be drawn.
+        """
+        from .export import export
+
+        return export(self, path, format, mask=mask, noise=noise)
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights, as plain values, for `build`."""
