@@ -17,6 +17,7 @@ import torch
 from .._version import __version__
 from ..files import write_file
 from .agreement import ExportError, Run, compare
+from .card import make_card
 from .policy import Policy
 from .step import Port, Step, example
 
@@ -49,7 +50,10 @@ def export(policy: Policy, path: Path | str, format: str | None = None, *, mask:
         raise ValueError(f"{path} is a folder; pass the name of a file, such as {path / f'policy{FORMATS[format]}'}")
     step = Step(_copy(policy), mask=mask, noise=noise)
     data, run = (_onnx if format == "onnx" else _torch)(policy, step, describe(policy, step))
-    difference = None if run is None else compare(Step(_copy(policy), mask=mask, noise=noise), run)
+    difference = None
+    if run is not None:
+        same = Step(_copy(policy), mask=mask, noise=noise)
+        difference = max(compare(same, run), compare(same, run, steps=10, n=1))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, data)
     return Exported(path, format, len(data), difference, step.inputs, step.outputs)
@@ -69,9 +73,9 @@ def describe(policy: Policy, step: Step) -> dict[str, str]:
         return json.dumps({port.name: {"shape": ["N", *port.shape], "dtype": str(port.dtype).removeprefix("torch."), "is": port.meaning}
                            for port in given})
 
-    known = {name: str(value) for name, value in policy.card.items() if name in ("env", "env_options", "preset")}
-    return {"hadamem": __version__, "torch": torch.__version__, "agent": policy.name, "memory": policy.spec.network.memory, **known,
-            "steps": "unknown" if policy.steps is None else str(policy.steps), "inputs": ports(step.inputs), "outputs": ports(step.outputs),
+    card = make_card(policy)
+    known = {name: str(card[name]) for name in ("env", "agent", "memory", "steps", "seed") if card.get(name) is not None}
+    return {"hadamem": __version__, "torch": torch.__version__, **known, "inputs": ports(step.inputs), "outputs": ports(step.outputs),
             "start": "state is zeros and reset is true at the first step; then state is next_state"}
 
 
@@ -85,7 +89,10 @@ def _program(policy: Policy, step: Step) -> Any:
     n = torch.export.Dim("N", min=1)
     given = {port.name: example(port, 3) for port in step.inputs}
     with _failing(policy), _quiet(), torch.no_grad():
-        return torch.export.export(step, (given,), dynamic_shapes=({name: {0: n} for name in given},), strict=False)
+        program = torch.export.export(step, (given,), dynamic_shapes=({name: {0: n} for name in given},), strict=False)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)      # it holds paths of this machine
+    return program
 
 
 def _torch(policy: Policy, step: Step, about: dict[str, str]) -> tuple[bytes, Run]:
@@ -115,6 +122,8 @@ def _onnx(policy: Policy, step: Step, about: dict[str, str]) -> tuple[bytes, Run
         made = torch.onnx.export(program, dynamo=True, verbose=False, input_names=names, output_names=[port.name for port in step.outputs],
                                  custom_translation_table={torch.ops.aten.sort.stable: _stable_sort(onnxscript.opset18)})
         assert made is not None
+        for part in (made.model.graph, *made.model.graph.all_nodes()):
+            part.metadata_props.clear()      # where in the source it comes from, with paths of this machine
         made.model.metadata_props.update(about)
         made.model.producer_name, made.model.producer_version = "hadamem", __version__
         data: bytes = made.model_proto.SerializeToString()

@@ -72,7 +72,10 @@ class Step(nn.Module):
         self.outputs = [Port(name, tuple(x.shape[1:]), x.dtype, MEANINGS.get(name, "")) for name, x in found.items()]
 
     def forward(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
-        policy = self.policy
+        policy, n = self.policy, given["reset"].shape[0]
+        for name, x in given.items():      # torch.export learns from this that all of them have the same N
+            if x.shape[0] != n:
+                raise ValueError(f"{name} must have {n} rows like reset, got {list(x.shape)}")
         state, first = self.layout.unpack(given["state"]), given["reset"]
         obs = _tree(policy.observation_space, {path: given[name] for name, path in self.paths.items()})
         mask = None if self.masked is None else given[self.masked] != 0

@@ -1,0 +1,111 @@
+"""Times one acting step of exported policies in onnxruntime and torch.export beside `policy.act`, and compares their actions.
+
+    PYTHONPATH=src python benchmarks/export_speed.py [--memories shm gru ...] [--envs 1] [--steps 1000]
+        [--out docs/measurements/cpu-export.json] [--markdown FILE]
+
+The policies are PPO's on RepeatPreviousEasy, with the sizes of `hadamem train` and random weights. They play the same random observations,
+with resets in between, in rounds: a few steps of each in turn, so that all suffer alike from other programs. Times are medians. Needs the
+extra `onnx`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+
+import hadamem as hm
+from hadamem.bench.timing import machine, write_json
+from hadamem.runs.config import make_config
+from hadamem.training.agreement import random_inputs
+from hadamem.training.policy import Policy
+from hadamem.training.step import Step
+from hadamem.training.trainer import Trainer
+
+ENV = "popgym/RepeatPreviousEasy"
+
+
+def make_policy(memory: str) -> Policy:
+    """Weights as training starts from, plus noise, so that actions depend on the memory."""
+    policy = Policy.of(Trainer(make_config(env=ENV, memory=memory, device="cpu")))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in policy.network.parameters():
+            p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    return policy
+
+
+def measure(memory: str, envs: int, steps: int) -> dict:
+    """Microseconds per step, sizes of files, and how many actions are the same."""
+    policy = make_policy(memory)
+    with tempfile.TemporaryDirectory() as folder:
+        files = {format: policy.export(Path(folder) / f"policy{ending}") for format, ending in (("onnx", ".onnx"), ("torch", ".pt2"))}
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(str(files["onnx"].path), options, providers=["CPUExecutionProvider"])
+        program = torch.export.load(files["torch"].path).module()
+    names, step = [x.name for x in session.get_outputs()], Step(policy)
+    zeros = np.zeros((envs, step.layout.size), np.float32)
+    states = {"policy.act": step.layout.unpack(torch.from_numpy(zeros)), "onnxruntime": zeros, "torch.export": torch.from_numpy(zeros)}
+    times: dict[str, list[float]] = {name: [] for name in states}
+    same = {"onnxruntime": 0, "torch.export": 0}
+    for given in random_inputs(step, steps, envs):
+        tensors, actions = {name: torch.from_numpy(x) for name, x in given.items()}, {}
+        begin = time.perf_counter()
+        action, states["policy.act"] = policy.act(tensors["obs"], states["policy.act"], tensors["reset"], deterministic=True)
+        times["policy.act"].append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        found = dict(zip(names, session.run(None, {**given, "state": states["onnxruntime"]}), strict=True))
+        times["onnxruntime"].append(time.perf_counter() - begin)
+        states["onnxruntime"], actions["onnxruntime"] = found["next_state"], found["action"]
+        begin = time.perf_counter()
+        with torch.no_grad():
+            made = program({**tensors, "state": states["torch.export"]})
+        times["torch.export"].append(time.perf_counter() - begin)
+        states["torch.export"], actions["torch.export"] = made["next_state"], made["action"].numpy()
+        for name, chosen in actions.items():
+            same[name] += int((chosen == action.numpy()).sum())
+    return {"memory": memory, "envs": envs, "steps": steps, "state": step.layout.size,
+            "microseconds": {name: 1e6 * float(np.median(found)) for name, found in times.items()},
+            "bytes": {format: made.bytes for format, made in files.items()},
+            "difference": {format: made.difference for format, made in files.items()},
+            "same_actions": {name: count / (envs * steps) for name, count in same.items()}}
+
+
+def markdown(rows: list[dict]) -> str:
+    lines = ["| memory | state | .onnx | .pt2 | policy.act | onnxruntime | torch.export | same actions |", "|---|---|---|---|---|---|---|---|"]
+    for row in rows:
+        times, sizes, same = row["microseconds"], row["bytes"], min(row["same_actions"].values())
+        lines.append(f"| {row['memory']} | {row['state']:,} | {sizes['onnx'] / 1e6:.1f} MB | {sizes['torch'] / 1e6:.1f} MB | "
+                     f"{times['policy.act']:.0f} µs | {times['onnxruntime']:.0f} µs | {times['torch.export']:.0f} µs | {100 * same:.4g} % |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--memories", nargs="+", default=hm.list_memories())
+    parser.add_argument("--envs", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for memory in args.memories:
+        rows.append(measure(memory, args.envs, args.steps))
+        print(json.dumps(rows[-1]), flush=True)
+    if args.out:
+        write_json(args.out, {"machine": machine(torch.device("cpu")), "onnxruntime": onnxruntime.__version__, "rows": rows})
+    if args.markdown:
+        args.markdown.write_text(markdown(rows))
+    print(markdown(rows))
+
+
+if __name__ == "__main__":
+    main()
