@@ -79,12 +79,13 @@ def measure(memory: str, envs: int, steps: int) -> dict:
 
 
 def markdown(rows: list[dict]) -> str:
-    lines = ["| memory | state | .onnx | .pt2 | policy.act | onnxruntime | torch.export | same actions |", "|---|---|---|---|---|---|---|---|"]
+    head = ("memory", "state", ".onnx", ".pt2", "policy.act", "onnxruntime", "torch.export", "same actions")
+    lines = [head, ("---",) * len(head)]
     for row in rows:
-        times, sizes, same = row["microseconds"], row["bytes"], min(row["same_actions"].values())
-        lines.append(f"| {row['memory']} | {row['state']:,} | {sizes['onnx'] / 1e6:.1f} MB | {sizes['torch'] / 1e6:.1f} MB | "
-                     f"{times['policy.act']:.0f} µs | {times['onnxruntime']:.0f} µs | {times['torch.export']:.0f} µs | {100 * same:.4g} % |")
-    return "\n".join(lines) + "\n"
+        sizes = [f"{row['bytes'][name] / 1e6:.1f} MB" for name in ("onnx", "torch")]
+        times = [f"{row['microseconds'][name]:.0f} µs" for name in head[4:7]]
+        lines.append((row["memory"], f"{row['state']:,}", *sizes, *times, f"{100 * min(row['same_actions'].values()):.4g} %"))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def main() -> None:

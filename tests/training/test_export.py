@@ -248,7 +248,7 @@ def test_a_program_that_differs_is_not_written(monkeypatch, tmp_path):
         return data, lambda given: {name: x + (name == "value") for name, x in run(given).items()}
 
     monkeypatch.setattr(exporting, "_torch", wrong)
-    with pytest.raises(ExportError, match="the program's value differs from the policy's by .* at step 0"):
+    with pytest.raises(ExportError, match=r"the program's value differs from the policy's by .* at step 0"):
         policy.export(path)
     assert path.read_text() == "an older file"
     assert list(tmp_path.iterdir()) == [path]

@@ -13,7 +13,6 @@ from .runs import bad_input
 
 if TYPE_CHECKING:
     from ..training.export import Exported
-    from ..training.step import Port
 
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "policy": ""}
 
@@ -56,11 +55,8 @@ def report(made: Exported) -> list[tuple[str, str]]:
     """What was written, as rows of a table."""
     from ..training.agreement import ENVS, STEPS
 
-    def ports(given: list[Port]) -> str:
-        return ", ".join(f"{port.name} [{', '.join(['N', *map(str, port.shape)])}] {str(port.dtype).removeprefix('torch.')}" for port in given)
-
     checked = "no: onnxruntime is not installed"
     if made.difference is not None:
         checked = f"it agrees with the policy over {STEPS} steps of {ENVS} envs, largest difference {made.difference:.1e}"
-    return [("written to", f"{made.path} ({made.bytes / 1e6:.1f} MB)"), ("checked", checked), ("inputs", ports(made.inputs)),
-            ("outputs", ports(made.outputs)), ("start", "state = 0 and reset = true; then state = next_state")]
+    return [("written to", f"{made.path} ({made.bytes / 1e6:.1f} MB)"), ("checked", checked), ("inputs", ", ".join(map(str, made.inputs))),
+            ("outputs", ", ".join(map(str, made.outputs))), ("start", "state = 0 and reset = true; then state = next_state")]

@@ -6,6 +6,7 @@ Nothing reads the README again: a policy loads without it, and whatever it says.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,15 +21,23 @@ from .run import LAST, Run, open_run
 if TYPE_CHECKING:
     from .policy import Policy
 
-SCORES = ("return", "success", "best_return", "eval_return", "eval_success", "eval_steps")      # of `Run.summary`
-EVALUATION = ("date", "env", "env_options", "deterministic", "seed", "steps", "episodes", "mean", "ci", "success", "success_ci")
-VERSIONS = ("hadamem", "git", "python", "torch")
+NUMBER = (int, float)
+CARD = {"env": str, "env_options": dict, "preset": str, "steps": int, "scores": dict, "evaluation": dict, "versions": dict}
+SCORES = {"steps": int, "return": NUMBER, "success": NUMBER, "best_return": NUMBER,      # of `Run.summary`
+          "eval_return": NUMBER, "eval_success": NUMBER, "eval_steps": int}
+EVALUATION = {"date": str, "env": str, "env_options": dict, "deterministic": bool, "seed": int, "steps": int, "episodes": int,
+              "mean": NUMBER, "low": NUMBER, "high": NUMBER, "success": NUMBER}
+VERSIONS = {"hadamem": str, "git": str, "python": str, "torch": str}
 
 
 def make_card(policy: Policy) -> dict[str, Any]:
     """Facts of the run that a policy comes from; what was saved with it, if the run is not there."""
-    card: dict[str, Any] = {**policy.card, "agent": policy.name, "memory": policy.spec.network.memory, "seed": policy.seed,
-                            "parameters": sum(p.numel() for p in policy.network.parameters())}
+    card = known(policy.card, CARD)
+    for name, kinds in (("scores", SCORES), ("evaluation", EVALUATION), ("versions", VERSIONS)):
+        if name in card:
+            card[name] = known(card[name], kinds)
+    card |= {"agent": policy.name, "memory": policy.spec.network.memory, "seed": policy.seed,
+             "parameters": sum(p.numel() for p in policy.network.parameters())}
     if policy.steps is not None:
         card["steps"] = policy.steps
     run = _find_run(policy.source)
@@ -38,20 +47,24 @@ def make_card(policy: Policy) -> dict[str, Any]:
     summary = run.summary()
     card |= {"env": run.config.env, "env_options": run.config.env_options, "preset": run.config.preset}
     card.setdefault("steps", summary["steps"])
-    card["scores"] = {"steps": summary["steps"], **{name: summary[name] for name in SCORES if name in summary}}
-    evaluations = run.evaluations
-    if evaluations:
-        card["evaluation"] = {name: evaluations[-1][name] for name in EVALUATION if evaluations[-1].get(name) is not None}
-    info = {} if run.folder is None else read_info(run.folder)
-    found = info.get("versions")
-    card["versions"] = {name: found[name] for name in VERSIONS if found.get(name)} if isinstance(found, dict) else {}
+    card["scores"] = known(summary, SCORES)
+    latest = run.evaluations[-1:]
+    if latest:
+        low, high = latest[0].get("ci") or (None, None)
+        card["evaluation"] = known({**latest[0], "low": low, "high": high}, EVALUATION)
+    card["versions"] = known({} if run.folder is None else read_info(run.folder).get("versions"), VERSIONS)
     return card
+
+
+def known(values: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries with these names and types: a file of unknown origin may hold anything."""
+    return {name: values[name] for name, kind in kinds.items() if isinstance(values.get(name), kind)} if isinstance(values, dict) else {}
 
 
 def write_readme(policy: Policy, card: dict[str, Any], name: str) -> str:
     """The text of README.md, in a folder called `name`."""
     env = card.get("env")
-    options = ", ".join(f"{key}={value}" for key, value in (card.get("env_options") or {}).items())
+    options = _plain(", ".join(f"{key}={value}" for key, value in card.get("env_options", {}).items()))
     size = policy.spec.network.memory_size
     facts = [
         ("environment", "unknown" if env is None else f"{_code(env)}{f' with {options}' if options else ''}"),
@@ -62,8 +75,8 @@ def write_readme(policy: Policy, card: dict[str, Any], name: str) -> str:
     ]
     parts = [
         f"# A policy for {_plain(env)}" if env else "# A policy with memory",
-        "It chooses actions from observations and from what it remembers of the episode. `tensors.safetensors` has its weights, `about.json` "
-        "the rest; this page is for people, and loading does not read it.",
+        "It chooses actions from observations and from what it remembers of the episode. `tensors.safetensors` has its weights, "
+        "`about.json` the rest; this page is for people, and loading does not read it.",
         "\n".join(["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in facts)]),
         "## Scores", _scores(card), "## Use", _usage(policy, name), "## Inputs and outputs", _ports(policy),
     ]
@@ -73,17 +86,17 @@ def write_readme(policy: Policy, card: dict[str, Any], name: str) -> str:
 def _scores(card: dict[str, Any]) -> str:
     lines = []
     scores, found = card.get("scores", {}), card.get("evaluation")
-    if "return" in scores:
+    if {"return", "steps"} <= set(scores):
         rate = f", success {100 * scores['success']:.1f} %" if "success" in scores else ""
         lines.append(f"- While training: mean return {scores['return']:.4g}{rate}, over the last {LAST} iterations of its run "
                      f"({scores['steps']:,} steps), with drawn actions.")
-    if "eval_return" in scores:
+    if {"eval_return", "eval_steps"} <= set(scores):
         rate = f", success {100 * scores['eval_success']:.1f} %" if "eval_success" in scores else ""
         lines.append(f"- Evaluated while training, after {scores['eval_steps']:,} steps: mean return {scores['eval_return']:.4g}{rate}.")
     if found and "mean" in found:
-        interval = "" if "ci" not in found else f" (95 % interval {found['ci'][0]:.4g} to {found['ci'][1]:.4g})"
+        interval = f" (95 % interval {found['low']:.4g} to {found['high']:.4g})" if {"low", "high"} <= set(found) else ""
         rate = f", success {100 * found['success']:.1f} %" if "success" in found else ""
-        lines.append(f"- `hadamem eval` after {found.get('steps') or 0:,} steps: mean return {found['mean']:.4g}{interval}{rate}, "
+        lines.append(f"- `hadamem eval` after {found.get('steps', 0):,} steps: mean return {found['mean']:.4g}{interval}{rate}, "
                      f"{found.get('episodes')} episodes on {_code(found.get('env'))}, "
                      f"{'most likely' if found.get('deterministic') else 'drawn'} actions.")
     return "\n".join(lines) or "None are known."

@@ -70,8 +70,7 @@ def find_format(path: Path) -> str:
 def describe(policy: Policy, step: Step) -> dict[str, str]:
     """What the file says about itself."""
     def ports(given: list[Port]) -> str:
-        return json.dumps({port.name: {"shape": ["N", *port.shape], "dtype": str(port.dtype).removeprefix("torch."), "is": port.meaning}
-                           for port in given})
+        return json.dumps({port.name: {"shape": ["N", *port.shape], "dtype": port.kind, "is": port.meaning} for port in given})
 
     card = make_card(policy)
     known = {name: str(card[name]) for name in ("env", "agent", "memory", "steps", "seed") if card.get(name) is not None}

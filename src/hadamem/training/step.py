@@ -31,6 +31,14 @@ class Port(NamedTuple):
     dtype: torch.dtype
     meaning: str
 
+    @property
+    def kind(self) -> str:
+        """The dtype's name, as numpy has it."""
+        return str(self.dtype).removeprefix("torch.")
+
+    def __str__(self) -> str:
+        return f"{self.name} [{', '.join(['N', *map(str, self.shape)])}] {self.kind}"
+
 
 class Step(nn.Module):
     """Called with a dict of tensors by name, `inputs`; returns the next state, the action and what it was chosen from, `outputs`.
@@ -46,7 +54,8 @@ class Step(nn.Module):
         space, actions = policy.observation_space, policy.agent.actions
         sizes = choices(policy.action_space)
         if mask and not sizes:
-            raise ValueError(f"mask needs Discrete or MultiDiscrete actions, but those of the policy are {policy.action_space}; leave it out")
+            raise ValueError("mask needs Discrete or MultiDiscrete actions, but those of the policy are "
+                             f"{policy.action_space}; leave it out")
         ports = []
         self.paths: dict[str, tuple[Any, ...]] = {}      # of observations, by input
         for path, leaf in leaves(space):
@@ -91,9 +100,10 @@ class Step(nn.Module):
 
 
 MEANINGS = {
-    "action": "for the env; discrete actions count from 0 unless their space starts elsewhere",
+    "action": "for the env, as policy.act returns it",
     "logits": "log-probabilities of the actions", "mean": "of the normal distribution, in the units of the policy",
-    "log_std": "logarithm of its standard deviation", "value": "the critic's estimate of the return", "next_state": "`state` of the next step",
+    "log_std": "logarithm of its standard deviation", "value": "the critic's estimate of the return",
+    "next_state": "`state` of the next step",
 }
 
 
