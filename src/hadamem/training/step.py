@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from .. import states
 from ..envs.foreign.spaces import STORED, choices
-from ..envs.spaces import leaves
+from ..envs.spaces import describe, leaves
 from .policy import Policy, PolicyState
 
 PIECES = (0, 16, 32, 48)      # shifts of the pieces of an integer
-REAL = states.REAL
 
 
 class Port(NamedTuple):
@@ -63,7 +62,7 @@ class Step(nn.Module):
             self.paths[name] = path
             dtype = np.dtype(leaf.dtype).name
             stored = torch.as_tensor(np.zeros((), STORED.get(dtype, dtype))).dtype
-            ports.append(Port(name, tuple(leaf.shape or ()), stored, f"the observation, {leaf}"))
+            ports.append(Port(name, tuple(leaf.shape or ()), stored, f"the observation, {describe(leaf)}"))
         self.masked = "obs.action_mask" if sizes and "obs.action_mask" in self.paths else "mask" if mask else None
         ports.append(Port("reset", (), torch.bool, "true: the observation opens a new episode"))
         if policy.sees_reward:
@@ -117,20 +116,18 @@ class Layout:
         self.kept = [old is not new and old.numel() > 0 for old, new in zip(parts, states.tensors(after), strict=True)]
         kept = [x for x, is_kept in zip(parts, self.kept, strict=True) if is_kept]
         self.dtype = torch.float64 if any(x.dtype in (torch.float64, torch.complex128) for x in kept) else torch.float32
-        self.floats = [x for x in kept if x.is_floating_point() or x.is_complex()]
-        self.integers = [x for x in kept if not (x.is_floating_point() or x.is_complex())]
+        self.floats, self.integers = _sorted(kept)
         self.sizes = [x[0].numel() * (2 if x.is_complex() else 1) for x in self.floats]
         self.counts = [x[0].numel() for x in self.integers]
         self.size = sum(self.sizes) + len(PIECES) * sum(self.counts)
 
     def pack(self, state: PolicyState) -> Tensor:
         """state -> [N, S]."""
-        parts = [x for x, kept in zip(states.tensors(state), self.kept, strict=True) if kept]
-        floats = [torch.view_as_real(x) if x.is_complex() else x for x in parts if x.is_floating_point() or x.is_complex()]
+        floats, integers = _sorted([x for x, kept in zip(states.tensors(state), self.kept, strict=True) if kept])
+        floats = [torch.view_as_real(x) if x.is_complex() else x for x in floats]
         found = [x.reshape(x.shape[0], size).to(self.dtype) for x, size in zip(floats, self.sizes, strict=True)]
-        integers = [x.reshape(x.shape[0], -1).to(torch.int64) for x in parts if not (x.is_floating_point() or x.is_complex())]
         if integers:
-            words = torch.cat(integers, dim=1)[..., None]
+            words = torch.cat([x.reshape(x.shape[0], -1).to(torch.int64) for x in integers], dim=1)[..., None]
             pieces = torch.bitwise_right_shift(words, torch.tensor(PIECES, device=words.device)) & 0xFFFF
             found.append(pieces.flatten(1).to(self.dtype))
         return torch.cat(found, dim=1)
@@ -149,7 +146,7 @@ class Layout:
         def part(like: Tensor) -> Tensor:
             if not next(kept):
                 return like.expand(n, *like.shape[1:])
-            return next(floats if like.is_floating_point() or like.is_complex() else integers)
+            return next(floats if _is_float(like) else integers)
 
         return states.apply(part, self.like)
 
@@ -159,6 +156,15 @@ def example(port: Port, n: int) -> Tensor:
     return torch.full((n, *port.shape), port.dtype == torch.bool, dtype=port.dtype)
 
 
+def _is_float(x: Tensor) -> bool:
+    return x.is_floating_point() or x.is_complex()
+
+
+def _sorted(tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Those of floats, and those of integers."""
+    return [x for x in tensors if _is_float(x)], [x for x in tensors if not _is_float(x)]
+
+
 def _cut(x: Tensor, sizes: list[int]) -> list[Tensor]:
     """Columns of x, `sizes` of them each, from the first on. torch.export cannot load a split into no parts."""
     return [x[:, end - size:end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
@@ -166,7 +172,7 @@ def _cut(x: Tensor, sizes: list[int]) -> list[Tensor]:
 
 def _shaped(x: Tensor, like: Tensor) -> Tensor:
     if like.is_complex():
-        return torch.view_as_complex(x.to(REAL[like.dtype]).reshape(x.shape[0], *like.shape[1:], 2))
+        return torch.view_as_complex(x.to(states.REAL[like.dtype]).reshape(x.shape[0], *like.shape[1:], 2))
     return x.to(like.dtype).reshape(x.shape[0], *like.shape[1:])
 
 
