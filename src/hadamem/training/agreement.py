@@ -1,4 +1,4 @@
-"""Whether an exported program does what its policy does: both play random observations, each from its own state."""
+"""Whether an exported program does what its policy does: both play the same random observations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from .step import Step
 
 STEPS, ENVS = 100, 3       # of a comparison
 RESETS = 0.05              # share of steps that open an episode
-TOLERANCE = 1e-3           # largest difference, relative to 1 + |x|
+TOLERANCE = 1e-4           # largest difference after one step, see `difference`
+HUGE = 1e30                # beyond it are log-probabilities of actions that a mask forbids
 
 Arrays = dict[str, np.ndarray]
 Run = Callable[[Arrays], Arrays]      # inputs by name -> outputs by name
@@ -26,46 +27,49 @@ class ExportError(RuntimeError):
 
 @torch.no_grad()
 def compare(step: Step, run: Run, steps: int = STEPS, n: int = ENVS, seed: int = 0) -> float:
-    """The largest difference between what a program and the policy's own step return, relative to 1 + |x|; an ExportError if it is large.
+    """The largest `difference` between what a program and the policy's own step return; an ExportError if it is large.
 
-    Integers must be equal, and so must discrete actions; where rounding decides between two that are equally likely, the program's must
-    follow from its own distribution, and it goes on from the policy's state.
+    Every step starts from the policy's state: else rounding would grow with the memories that multiply it up. Integers must be equal, and
+    so must discrete actions; where rounding decides between two that are equally likely, the program's must follow from its own
+    distribution.
     """
-    floats = sum(step.layout.sizes)      # the rest of a state is integers
-    mine = theirs = torch.zeros(n, step.layout.size, dtype=step.layout.dtype).numpy()
-    worst = 0.0
+    floats, places = sum(step.layout.sizes), np.cumsum(step.layout.sizes)[:-1]      # of a state; the rest of it is integers
+    state, worst = torch.zeros(n, step.layout.size, dtype=step.layout.dtype), 0.0
     for t, given in enumerate(random_inputs(step, steps, n, seed)):
-        wanted = step({name: torch.from_numpy(x) for name, x in {**given, "state": mine}.items()})
+        wanted = step({**{name: torch.from_numpy(x) for name, x in given.items()}, "state": state})
+        got = run({**given, "state": state.numpy()})
+        state = wanted["next_state"]
         want = {name: x.numpy() for name, x in wanted.items()}
-        got = run({**given, "state": theirs})
-        mine, theirs = want.pop("next_state"), got["next_state"]
-        action = want.pop("action")
-        pairs = [(name, got[name], x) for name, x in want.items()]
-        if choices(step.policy.action_space):
-            same = np.array_equal(got["action"], action)
-            chosen = None if same else _chosen(step, got, given)
-            if not same and (chosen is None or not np.array_equal(got["action"], chosen)):
-                raise ExportError(f"the program chose {got['action'].tolist()} at step {t}, and the policy {action.tolist()}")
-            theirs = theirs if same else mine
-        else:
-            pairs.append(("action", got["action"], action))
-        pairs.append(("next_state", theirs[:, :floats], mine[:, :floats]))
+        if choices(step.policy.action_space) and not np.array_equal(got["action"], want["action"]):
+            chosen = _chosen(step, got, given)
+            if chosen is None or not np.array_equal(got["action"], chosen):
+                raise ExportError(f"the program chose {got['action'].tolist()} at step {t}, and the policy {want['action'].tolist()}")
+            del want["action"], want["next_state"]      # which has the action in it
+        pairs = [(name, got[name], x) for name, x in want.items() if name != "next_state"]
+        if "next_state" in want:
+            mine, theirs = want["next_state"], got["next_state"]
+            if not np.array_equal(theirs[:, floats:], mine[:, floats:]):
+                raise ExportError(f"the program's next_state has other integers than the policy's at step {t}")
+            pairs += [("next_state", x, y) for x, y in zip(*(np.split(s[:, :floats], places, 1) for s in (theirs, mine)), strict=True)]
         for name, x, y in pairs:
             error = difference(x, y)
             worst = max(worst, error)
             if not error <= TOLERANCE:
-                raise ExportError(f"the program's {name} differs from the policy's by {error:.2g} at step {t}, relative to 1 + |x|")
-        if not np.array_equal(theirs[:, floats:], mine[:, floats:]):
-            raise ExportError(f"the program's next_state has other integers than the policy's at step {t}")
+                raise ExportError(f"the program's {name} differs from the policy's by {error:.2g} of the largest entry at step {t}")
     return worst
 
 
 def difference(x: np.ndarray, y: np.ndarray) -> float:
-    """The largest |x - y| / (1 + |y|); inf if one of them is nan or has another shape."""
+    """The largest |x - y| in units of 1 + the largest |y| of its row; inf if one of them is nan or has another shape.
+
+    The large entries of a row are what rounds the small ones. Those beyond HUGE, which stand for minus infinity, do not count among them.
+    """
     if x.shape != y.shape:
         return np.inf
-    with np.errstate(invalid="ignore"):
-        error = np.where(x == y, 0.0, np.abs(x - y) / (1.0 + np.abs(y)))      # inf and inf are the same
+    size = np.abs(y.reshape(len(y), -1))
+    scale = 1.0 + np.where(size < HUGE, size, 0.0).max(axis=1, keepdims=True, initial=0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.where(x == y, 0.0, np.abs(x - y)).reshape(size.shape) / np.maximum(scale, np.where(size < HUGE, 0.0, size))
     return float(np.nan_to_num(error, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
 

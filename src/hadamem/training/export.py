@@ -31,7 +31,7 @@ class Exported(NamedTuple):
     path: Path
     format: str
     bytes: int
-    difference: float | None      # largest one to the policy's outputs, relative to 1 + |x|; None: nothing was there to compare with
+    difference: float | None      # largest one to the policy's outputs, see `agreement.difference`; None: they could not be compared
     inputs: list[Port]
     outputs: list[Port]
 
