@@ -3,7 +3,8 @@
     PYTHONPATH=src python benchmarks/export_speed.py [--memories shm gru ...] [--envs 1] [--steps 1000]
         [--out docs/measurements/cpu-export.json] [--markdown FILE]
 
-The policies are PPO's on RepeatPreviousEasy, with the sizes of `hadamem train` and random weights. They play the same random observations,
+The policies are PPO's on RepeatPreviousEasy, with the sizes of `hadamem train` and random weights, balanced: one that always took the same
+action would agree with anything. They play the same random observations,
 with resets in between, in turn: ROUND steps of each, so that all suffer alike from other programs. Times are the tenth percentile, which
 these disturb least; the output file has medians, too. Needs the extra `onnx`.
 """
@@ -39,7 +40,26 @@ def make_policy(memory: str) -> Policy:
     with torch.no_grad():
         for p in policy.network.parameters():
             p.add_(0.1 * torch.randn(p.shape, generator=generator))
+    return balance(policy)
+
+
+def balance(policy: Policy, rounds: int = 5) -> Policy:
+    """Shift the actor's biases until all actions have the same median logit: then the inputs and the memory decide."""
+    step = Step(policy)
+    with torch.no_grad():
+        for number in range(rounds):      # actions change what is seen next
+            state, logits = torch.zeros(4, step.layout.size), []
+            for given in random_inputs(step, 200, 4, seed=100 + number):
+                found = step({**{name: torch.from_numpy(x) for name, x in given.items()}, "state": state})
+                state = found["next_state"]
+                logits.append(found["logits"])
+            policy.network.actor[-1].bias -= torch.cat(logits).median(0).values      # a mean would follow outliers
     return policy
+
+
+def commonest(actions: np.ndarray) -> float:
+    """The share of the action that was chosen most often."""
+    return float(np.unique(actions, return_counts=True)[1].max() / actions.size)
 
 
 def measure(memory: str, envs: int, steps: int) -> dict:
@@ -86,16 +106,18 @@ def measure(memory: str, envs: int, steps: int) -> dict:
             "median_microseconds": {name: 1e6 * float(np.median(found)) for name, found in times.items()},
             "bytes": {format: made.bytes for format, made in files.items()},
             "difference": {format: made.difference for format, made in files.items()},
+            "commonest_action": commonest(chosen["policy.act"]),
             "same_actions": {name: float((chosen[name] == chosen["policy.act"]).mean()) for name in ("onnxruntime", "torch.export")}}
 
 
 def markdown(rows: list[dict]) -> str:
-    head = ("memory", "state", ".onnx", ".pt2", "policy.act", "onnxruntime", "torch.export", "same actions")
+    head = ("memory", "state", ".onnx", ".pt2", "policy.act", "onnxruntime", "torch.export", "same actions", "commonest action")
     lines = [head, ("---",) * len(head)]
     for row in rows:
         sizes = [f"{row['bytes'][name] / 1e6:.1f} MB" for name in ("onnx", "torch")]
         times = [f"{row['microseconds'][name]:.0f} µs" for name in head[4:7]]
-        lines.append((row["memory"], f"{row['state']:,}", *sizes, *times, f"{100 * min(row['same_actions'].values()):.4g} %"))
+        lines.append((row["memory"], f"{row['state']:,}", *sizes, *times, f"{100 * min(row['same_actions'].values()):.4g} %",
+                      f"{100 * row['commonest_action']:.0f} %"))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
