@@ -41,6 +41,7 @@ COMMANDS = {   # "name", or "group name"
     "train": Command("train an agent with a memory on an env", "train"),
     "eval": Command("play episodes with a trained agent: return and success, with confidence intervals", "evaluate"),
     "watch": Command("show a trained agent playing, as GIF or MP4 or in the terminal", "watch"),
+    "export": Command("write a trained agent to a file that runs without hadamem: ONNX, or torch.export", "export"),
     "inspect": Command("show a trained agent's memory over one episode, as a web page", "inspect"),
     "study": Command("run a study of your own (envs x memories x seeds) from a YAML file, or show how far it is", "study"),
     "sweep": Command("search for good settings of a run with Optuna, from a YAML file, or show how far a search is", "sweep",

@@ -23,6 +23,8 @@ class Run:
                  log: MetricsLog | None = None):
         self.config, self.folder, self.status = config, folder, status
         self._policy, self._log = policy, log
+        if policy is not None:
+            policy.source = self
 
     @property
     def policy(self) -> Policy:
