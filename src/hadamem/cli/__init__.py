@@ -38,6 +38,7 @@ COMMANDS = {   # "name", or "group name"
     "bench memory": Command("time SHM on every backend against a plain loop, nn.GRU and nn.LSTM; with --all every memory", "bench_memory",
                             ""),
     "bench envs": Command("measure env steps per second of the batched tasks, next to the popgym package", "bench_envs", "envs"),
+    "bench learning": Command("train on everyday tasks with the default settings, beside sb3-contrib's RecurrentPPO", "bench_learning"),
     "train": Command("train an agent with a memory on an env", "train"),
     "eval": Command("play episodes with a trained agent: return and success, with confidence intervals", "evaluate"),
     "watch": Command("show a trained agent playing, as GIF or MP4 or in the terminal", "watch"),
@@ -53,7 +54,7 @@ COMMANDS = {   # "name", or "group name"
     "list": Command("list memories, agents, envs or backends", "listing", ""),
     "play": Command("play an env by hand in the terminal", "play", "envs"),
 }
-GROUPS = {"bench": "measure speed and memory use on this machine"}
+GROUPS = {"bench": "measure speed, memory use and learning on this machine"}
 
 
 class _Parser(argparse.ArgumentParser):

@@ -7,6 +7,7 @@ import importlib.util
 EXTRAS = {   # package: the smallest extra that installs it
     "gymnasium": "envs", "matplotlib": "plot", "PIL": "plot", "safetensors": "train", "yaml": "train", "scipy": "train", "rich": "train",
     "jinja2": "train", "tensorboard": "train", "ray": "cluster", "optuna": "sweep", "sb3_contrib": "sb3", "torchrl": "torchrl",
+    "onnx": "onnx", "onnxruntime": "onnx", "onnxscript": "onnx",
 }
 PYPI = {"PIL": "Pillow", "yaml": "PyYAML", "sb3_contrib": "sb3-contrib"}      # where PyPI has it under another name
 

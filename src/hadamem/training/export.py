@@ -121,7 +121,8 @@ def _onnx(policy: Policy, step: Step, about: dict[str, str]) -> tuple[bytes, Run
         made = torch.onnx.export(program, dynamo=True, verbose=False, input_names=names, output_names=[port.name for port in step.outputs],
                                  custom_translation_table={torch.ops.aten.sort.stable: _stable_sort(onnxscript.opset18)})
         assert made is not None
-        for part in (made.model.graph, *made.model.graph.all_nodes()):
+        parts: Any = (made.model.graph, *made.model.graph.all_nodes())
+        for part in parts:
             part.metadata_props.clear()      # where in the source it comes from, with paths of this machine
         made.model.metadata_props.update(about)
         made.model.producer_name, made.model.producer_version = "hadamem", __version__
