@@ -15,8 +15,9 @@ pytest.importorskip("numba")
 from hadamem import kernels
 from hadamem.kernels.hadamard.reference import hadamard_reference
 from hadamem.kernels.shm import fused_cpu
+from hadamem.kernels.shm.cpu_kernels import BAND, W
 from hadamem.kernels.shm.forms import find_form
-from hadamem.kernels.shm.fused_cpu import BAND, WHOLE_ROWS, W, interval, shm_cpu
+from hadamem.kernels.shm.fused_cpu import WHOLE_ROWS, interval, shm_cpu
 from hadamem.kernels.shm.reference import shm_reference
 
 from .. import warm
@@ -172,10 +173,11 @@ for locator in vars(caching).values():
     if isinstance(locator, type) and hasattr(locator, "from_function"):
         locator.from_function = classmethod(lambda cls, *args: None)
 import torch
-from hadamem.kernels.shm.fused_cpu import _forward, shm_cpu
+from hadamem.kernels.shm.cpu_kernels import run_forward
+from hadamem.kernels.shm.fused_cpu import shm_cpu
 x = torch.ones(1, 2, 4)
 shm_cpu(x, x, x, x, x, None, None, None, "tanh")
-assert type(_forward._cache).__name__ == "NullCache"
+assert type(run_forward._cache).__name__ == "NullCache"
 """
 
 
