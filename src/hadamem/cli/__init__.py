@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from .._version import __version__
+from ..lookup import import_from_here, trusting
 from ..names import did_you_mean
 from .errors import UsageError, WorkError
 
@@ -47,6 +48,7 @@ COMMANDS = {   # "name", or "group name"
     "sweep": Command("search for good settings of a run with Optuna, from a YAML file, or show how far a search is", "sweep"),
     "paper": Command("make any table or figure of the paper, by its name", "paper"),
     "report": Command("make a page, tables and figures from the results of studies", "report"),
+    "verify": Command("check every file of a run for damage", "verify"),
     "compare": Command("compare any runs: scores, curves and statistics on one page", "compare"),
     "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory", "check_memory"),
     "list": Command("list memories, agents, envs or backends", "listing"),
@@ -129,7 +131,9 @@ def _run(argv: list[str]) -> int:
     if not hasattr(args, "command"):
         parser.print_help()
         return 0
-    return args.command.load().run(args)
+    import_from_here()
+    with trusting(getattr(args, "trust", False)):
+        return args.command.load().run(args)
 
 
 def _fail(message: str, code: int) -> int:

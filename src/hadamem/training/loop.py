@@ -17,9 +17,11 @@ from typing import Any
 import torch
 
 from ..envs import EnvError
+from ..files import clip_text
 from ..runs.checkpoint import Checkpoint
 from ..runs.config import TrainConfig, from_dict, to_dict
-from ..runs.folder import RunFolder, check_same, describe_device, is_run, load_config, read_info
+from ..runs.files import CheckpointError
+from ..runs.folder import RunFolder, check_same, describe_device, is_run, load_config, read_info, rebuild_config
 from ..runs.logs import Logs
 from ..runs.metrics import MetricsLog, cut_back
 from ..runs.spaces import build_space
@@ -56,6 +58,8 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
     say = notify or _warn
     with contextlib.ExitStack() as stack:
         disk = None if folder is None else stack.enter_context(RunFolder(folder, resume))
+        if disk is not None and resume:
+            rebuild_config(disk.path, say)
         if disk is not None and is_run(disk.path):
             check_same(load_config(disk.path), config, disk.path)
         stack.enter_context(_threads(config.threads))
@@ -134,7 +138,7 @@ class _Session:
         disk.begin(config, **describe_device(trainer.device), num_envs=trainer.num_envs, num_steps=trainer.steps,
                    iterations=trainer.iterations, logs=self.logs.keys)
         self.checkpoints.continue_after(trainer.iterations)
-        last = cut_back(disk.metrics, trainer.iterations)
+        last = cut_back(disk.metrics, trainer.iterations, self.say)
         self.before = 0.0 if last is None else last.get("elapsed", 0.0)
         self.log = MetricsLog(disk.metrics)
         self.start = time.monotonic()
@@ -182,7 +186,7 @@ class _Session:
     def end(self, status: str, **facts: Any) -> None:
         if self.logs is not None:
             self.logs.close(status)
-        if self.disk is not None:
+        if self.disk is not None and self.disk.is_there():
             self.log.sync()
             self.disk.end(status, iterations=self.trainer.iterations, steps=self.trainer.env_steps, **facts)
 
@@ -208,8 +212,12 @@ class _Session:
         assert self.checkpoints is not None
 
         def check(found: Checkpoint) -> None:
-            check_same(from_dict(found.about["config"]), config, found.folder)
-            saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
+            try:
+                before = from_dict(found.about["config"])
+                saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
+            except (KeyError, TypeError, AttributeError, AssertionError) as error:      # AssertionError: Gymnasium's spaces
+                raise CheckpointError(f"{found.folder} does not describe a run: {type(error).__name__}: {clip_text(error)}") from error
+            check_same(before, config, found.folder)
             check_fit(SimpleNamespace(**saved), trainer.env)
 
         found = self.checkpoints.newest(self.say, load=trainer.replay, check=check)
@@ -241,6 +249,9 @@ class _Session:
     def _writing(self) -> Iterator[None]:
         """Turn a full or missing disk into a TrainingFailed that says what was saved."""
         try:
+            if self.disk is not None and not self.disk.is_there():
+                raise TrainingFailed(f"{self.disk.path} was deleted or moved while training, so nothing more can be written; "
+                                     f"training ended at iteration {self.trainer.iterations}")
             yield
         except OSError as error:
             kept = f"; the checkpoint of iteration {self.saved} is complete" if self.saved >= 0 else ""
