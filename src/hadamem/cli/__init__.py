@@ -9,6 +9,7 @@ Exit codes: 0 success; 1 the command failed, or a check found failures; 2 bad in
 from __future__ import annotations
 
 import argparse
+import contextvars
 import importlib
 import os
 import sys
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in argv
     warnings.formatwarning = lambda message, *_, **__: f"{message}\n"      # without our file names and source lines
     try:
-        return _run(argv)
+        return contextvars.copy_context().run(_run, argv)      # what it trusts ends with it
     except SystemExit as stop:   # --help and --version; or sys.exit("text") in a module of the user
         if stop.code is None or isinstance(stop.code, int):
             return int(stop.code or 0)
@@ -120,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    import_from_here()
     parser = build_parser(argv)
     args, rest = parser.parse_known_args(argv)
     if rest:
@@ -131,7 +133,6 @@ def _run(argv: list[str]) -> int:
     if not hasattr(args, "command"):
         parser.print_help()
         return 0
-    import_from_here()
     with trusting(getattr(args, "trust", False)):
         return args.command.load().run(args)
 

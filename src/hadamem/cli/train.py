@@ -12,7 +12,7 @@ from typing import Any
 
 from ..agents import DEFAULT_AGENT, section_of
 from ..envs import EnvError
-from ..lookup import import_from_here, trust_names, trusted_names, trusting
+from ..lookup import trust_names, trusted_names, trusting
 from ..runs import folder as folders
 from ..runs.checkpoint import read
 from ..runs.config import TrainConfig, check_sections, make_config, override, settings_table, to_dict, to_flat
@@ -176,7 +176,6 @@ def _find_agent(words: list[str]) -> str:
         file = args.config if args.config is not None else None if place is None else place / folders.CONFIG
         saved = {} if file is None else _read_for_agent(Path(file))
         agent = _agent_of(args, saved)
-        import_from_here()
         with trusting(args.trust):
             section_of(agent)
     except (argparse.ArgumentError, ValueError, TypeError):      # the full parser says what is wrong
