@@ -69,6 +69,7 @@ def _train(env: Any, memory: str | None, agent: str | None, preset: str, out: Pa
     if isinstance(env, str):
         changes["env"], env = env, None
     elif env is not None:
+        lookup.trust_names([_name(env)])
         changes["env"] = _name_of_run(env, changes.get("env"), out)
         if isinstance(env, gymnasium.Env):
             changes = {**_single_env(table, agent), **changes}

@@ -122,11 +122,11 @@ def test_a_function_as_the_memory(run, sneaky, tmp_path, capsys, name, options, 
 
     set_about(folder, change)
     place = run if where == "run" else folder
-    with pytest.raises(lookup.UntrustedName, match=rf"about\\.json names '{name}', which would import and run .*trust=True"):
+    with pytest.raises(lookup.UntrustedName, match=rf"about\.json names '{name}', which would import and run .*trust=True"):
         hm.load_policy(place)
     assert not any(path.exists() for path in sneaky)
     sys.path.append(os.getcwd())
-    with pytest.raises(ValueError, match="subclass of hm.Memory"):      # trusted; it is still no memory, and not called
+    with pytest.raises(ValueError, match=r"subclass of hm\.Memory"):      # trusted; it is still no memory, and not called
         hm.load_policy(place, trust=True)
     if where == "run":
         refused(["eval", str(run)], capsys, "about.json names")
