@@ -141,7 +141,18 @@ def test_damaged_rows_are_counted_and_kept(run):
 def test_missing_rows_are_found(run):
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:2]))
-    assert list(verify(run)) == [f"{run / 'metrics.jsonl'} ends at iteration 2, but there is a checkpoint of iteration 3"]
+    assert list(verify(run))[-1] == f"{run / 'metrics.jsonl'} ends at iteration 2, but there is a checkpoint of iteration 3"
+
+
+def test_a_changed_number_is_found(run):
+    """A row that is still a row."""
+    file = run / "metrics.jsonl"
+    at = file.read_bytes().index(b'"loss": ') + 10
+    flip(file, at, 0)
+    assert list(verify(run)) == [f"{file} was changed: its rows up to iteration 3 do not have the checksum of the checkpoint"]
+    with pytest.warns(RuntimeWarning, match="was changed: its rows up to iteration 3"):
+        hm.train(out=run, resume=True, quiet=True, total_steps=512)
+    assert list(verify(run)) == []      # the new checkpoint has the checksum of what is there
 
 
 # --- hadamem verify ------------------------------------------------------------------------------------------------

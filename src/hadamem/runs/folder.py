@@ -206,8 +206,10 @@ def rebuild_config(folder: Path, say: Callable[[str], None]) -> bool:
         return True
     for path in Checkpoints(folder / CHECKPOINTS).paths():
         try:
-            values = read_about(path)["config"]
-        except (CheckpointError, KeyError):
+            values = read_about(path).get("config")
+        except CheckpointError:
+            continue
+        if not isinstance(values, dict):
             continue
         write_text(folder / CONFIG, dump_yaml({"format": FORMAT, "hadamem": __version__, **values}))
         say(f"{folder / CONFIG} was missing; it was written again from the checkpoint {path.name}")

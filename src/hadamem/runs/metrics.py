@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -23,7 +24,10 @@ class MetricsLog:
 
     def __init__(self, path: Path | None = None):
         self.path, self._lines = path, list[str]()
+        self._hash, self._bytes = hashlib.sha256(), 0      # of all rows
         self._file = None if path is None else open(inside(path, path.parent), "a", encoding="utf-8")   # noqa: SIM115  # closed by close()
+        if path is not None:
+            self._count(path.read_bytes())
 
     def add(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Append a row. Returns it as it was written."""
@@ -34,7 +38,16 @@ class MetricsLog:
         else:
             self._file.write(line + "\n")
             self._file.flush()
+            self._count(f"{line}\n".encode())
         return kept
+
+    def seal(self) -> dict[str, Any]:
+        """Size and checksum of all rows so far, for `cut_back` and `verify`."""
+        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+
+    def _count(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._bytes += len(data)
 
     def sync(self) -> None:
         """Flush the file to disk (fsync)."""
@@ -71,8 +84,11 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, _, row in read_lines(path) if row is not None]
 
 
-def cut_back(path: Path, iteration: int, say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Drop the rows after an iteration, and damaged ones, of which `say` is told. Returns the last row that is kept."""
+def cut_back(path: Path, iteration: int, say: Callable[[str], None], seal: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Drop the rows after an iteration, and damaged ones, of which `say` is told. Returns the last row that is kept.
+
+    seal: of the rows up to that iteration; `say` is told if they have changed.
+    """
     last: dict[str, Any] | None = None
     lines, damaged = list[str](), list[int]()
     for number, line, row in read_lines(path):
@@ -86,7 +102,10 @@ def cut_back(path: Path, iteration: int, say: Callable[[str], None]) -> dict[str
         write_file(kept, path.read_bytes())
         say(f"{path} had {len(damaged)} damaged {'row' if len(damaged) == 1 else 'rows'} (line {', '.join(map(str, damaged[:5]))}"
             f"{' ...' if len(damaged) > 5 else ''}), which {'was' if len(damaged) == 1 else 'were'} dropped; the file as it was is {kept}")
-    write_text(path, "".join(lines))
+    text = "".join(lines)
+    if isinstance(seal, Mapping) and not damaged and hashlib.sha256(text.encode()).hexdigest() != seal.get("sha256"):
+        say(f"{path} was changed: its rows up to iteration {iteration} do not have the checksum of the checkpoint; they stay as they are")
+    write_text(path, text)
     return last
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 from ..files import clip_text
 from .checkpoint import ABOUT, CHUNKS, Checkpoints, read, read_about
@@ -23,8 +25,8 @@ def verify(folder: Path) -> Iterator[str]:
     for name in (RUN, EVALUATION):
         yield from _check_json(folder / name, needed=name == RUN)
     yield from _check_rows(folder / EVALUATIONS)
-    newest = yield from _check_checkpoints(folder)
-    yield from _check_metrics(folder / METRICS, newest)
+    newest, seal = yield from _check_checkpoints(folder)
+    yield from _check_metrics(folder / METRICS, newest, seal)
     for path in sorted(folder.iterdir()):      # policies that were saved there
         if path.name != CHECKPOINTS and (path / ABOUT).exists():
             yield from _check_checkpoint(path)
@@ -69,10 +71,15 @@ def _check_rows(path: Path) -> Iterator[str]:
         yield f"{path} cannot be read: {clip_text(error)}"
 
 
-def _check_metrics(path: Path, newest: int) -> Iterator[str]:
-    """newest: iteration of the newest checkpoint, up to which there must be a row for each."""
-    yield from _check_rows(path)
+def _check_metrics(path: Path, newest: int, seal: Any) -> Iterator[str]:
+    """newest: iteration of the newest checkpoint, up to which there must be a row for each. seal: of these rows."""
+    damaged = list(_check_rows(path))
+    yield from damaged
     try:
+        if not damaged and isinstance(seal, dict) and isinstance(seal.get("bytes"), int):
+            with open(path, "rb") as file:
+                if hashlib.sha256(file.read(max(0, seal["bytes"]))).hexdigest() != seal.get("sha256"):
+                    yield f"{path} was changed: its rows up to iteration {newest} do not have the checksum of the checkpoint"
         found = [(number, row.get("iteration")) for number, _, row in read_lines(path) if row is not None]
     except (OSError, ValueError):      # reported already
         return
@@ -85,21 +92,23 @@ def _check_metrics(path: Path, newest: int) -> Iterator[str]:
         yield f"{path} ends at iteration {before}, but there is a checkpoint of iteration {newest}"
 
 
-def _check_checkpoints(folder: Path) -> Generator[str, None, int]:
-    """Yields problems, and returns the iteration of the newest checkpoint, 0 if there is none."""
-    checkpoints, newest = Checkpoints(folder / CHECKPOINTS), 0
+def _check_checkpoints(folder: Path) -> Generator[str, None, tuple[int, Any]]:
+    """Yields problems, and returns the iteration of the newest checkpoint that has none (else 0), and the seal of its rows of metrics."""
+    checkpoints = Checkpoints(folder / CHECKPOINTS)
+    newest: tuple[int, Any] = 0, None
     try:
         paths = list(checkpoints.paths())
     except ValueError as error:
         yield clip_text(error)
-        return 0
+        return newest
     for path in paths:
         problems = list(_check_checkpoint(path))
         yield from problems
         if not problems:
-            newest = max(newest, int(path.name))
+            about = read_about(path)
+            newest = newest if newest[0] else (int(path.name), about.get("metrics"))
             try:
-                for _ in checkpoints.chunks.read(read_about(path).get(CHUNKS, [])):
+                for _ in checkpoints.chunks.read(about.get(CHUNKS, [])):
                     pass
             except ValueError as error:
                 yield clip_text(error)

@@ -118,6 +118,7 @@ class _Session:
         self.trainer, self.disk, self.say, self.evaluator = trainer, disk, say, evaluator
         self.checkpoints = None if disk is None else disk.checkpoints(trainer.config.keep_checkpoints)
         self.policy: dict[str, Any] = {}     # `Policy.describe`, for checkpoints
+        self.seal: Any = None                # of the rows of metrics that belong to the checkpoint
         self.log = MetricsLog()
         self.logs: Logs | None = None
         self.before = 0.0                    # seconds of earlier sessions
@@ -138,7 +139,7 @@ class _Session:
         disk.begin(config, **describe_device(trainer.device), num_envs=trainer.num_envs, num_steps=trainer.steps,
                    iterations=trainer.iterations, logs=self.logs.keys)
         self.checkpoints.continue_after(trainer.iterations)
-        last = cut_back(disk.metrics, trainer.iterations, self.say)
+        last = cut_back(disk.metrics, trainer.iterations, self.say, self.seal)
         self.before = 0.0 if last is None else last.get("elapsed", 0.0)
         self.log = MetricsLog(disk.metrics)
         self.start = time.monotonic()
@@ -171,7 +172,8 @@ class _Session:
         trainer = self.trainer
         if self.checkpoints is None or self.skipped or self.saved == trainer.iterations:
             return
-        about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy}
+        about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy,
+                 "metrics": self.log.seal()}
         with self._writing():
             self.log.sync()                  # rows first, so that they are never behind the checkpoint
             self.checkpoints.write(trainer.iterations, trainer.get_state(), about, trainer.replay if trainer.config.save_replay else None)
@@ -213,7 +215,7 @@ class _Session:
 
         def check(found: Checkpoint) -> None:
             try:
-                before = from_dict(found.about["config"])
+                before, _ = from_dict(found.about["config"]), int(found.about["env_steps"])
                 saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
             except (KeyError, TypeError, AttributeError, AssertionError) as error:      # AssertionError: Gymnasium's spaces
                 raise CheckpointError(f"{found.folder} does not describe a run: {type(error).__name__}: {clip_text(error)}") from error
@@ -230,7 +232,11 @@ class _Session:
         if wanted <= reached and wanted < before:
             raise ValueError(f"{disk.path} has done {reached:,} of {before:,} steps; total_steps ({wanted:,}) counts these too and cannot "
                              "be less")
-        trainer.set_state(found.tensors)
+        try:
+            trainer.set_state(found.tensors)
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(f"{found.folder} does not hold what {config.agent} needs to continue: {clip_text(error)}") from error
+        self.seal = found.about.get("metrics")
         self.saved = trainer.iterations
         if trainer.replay is not None:
             self.bad_steps = int(trainer.replay.bad)
