@@ -8,9 +8,10 @@ WORKERS ?= 2
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-gpu test-integrations test-rllib lint type bench clean
+.PHONY: help install demo test test-slow test-gpu test-integrations test-rllib lint type bench docs build check-build clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  make %-18s %s\n", $$1, $$2 }'
@@ -73,6 +74,35 @@ type: $(STAMP)  ## Check types with mypy
 
 bench: $(STAMP)  ## Time the memories on this machine, quickly; results go to bench/
 	$(BIN)/hadamem bench memory --quick
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[docs]'
+	touch $@
+
+docs: $(DOCS_STAMP)  ## Build the documentation site in build/docs and check its links; warnings are errors
+	$(BIN)/python docs/website/stage.py build/docs-source
+	rm -rf build/docs
+	$(BIN)/python -m sphinx -q -E -W --keep-going -c docs/website -d build/docs-doctrees build/docs-source build/docs
+	$(BIN)/python docs/website/check_links.py build/docs
+	@echo "open build/docs/index.html"
+
+# The tools that build lie in a virtual environment of their own; so does what check-build installs.
+build: build/tools/.installed  ## Build sdist and wheel in dist/ and check what PyPI will show
+	rm -rf dist
+	build/tools/bin/python -m build --outdir dist .
+	build/tools/bin/python -m twine check --strict dist/*
+
+build/tools/.installed: constraints.txt
+	test -x build/tools/bin/python || $(PYTHON) -m venv build/tools
+	build/tools/bin/python -m pip install -q -c constraints.txt build twine 'readme_renderer[md]'
+	touch $@
+
+check-build: build  ## Install the wheel with its core dependencies only, and try what users will try
+	test -x build/bare/bin/python || $(PYTHON) -m venv build/bare
+	build/bare/bin/python -m pip install -q $(PIP_ARGS) -c constraints.txt torch numpy numba
+	build/bare/bin/python -m pip install -q --no-deps --force-reinstall dist/*.whl
+	build/bare/bin/python -m pip check
+	build/bare/bin/python tests/bare_install.py dist/*.whl
 
 clean:  ## Remove the virtual environments, caches and build results
 	rm -rf $(VENV) $(INTEGRATIONS) $(RLLIB) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,6 +1,7 @@
 """The examples run, and what they show works from the command line, too."""
 
 import importlib
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,18 @@ def test_a_study_of_your_own(tmp_path):
 def test_the_study_in_the_docs_is_the_example():
     shown = (EXAMPLES.parent / "docs" / "own-study.md").read_text()
     assert (EXAMPLES / "own_study" / "lamp.yaml").read_text() in shown
+
+
+@pytest.mark.parametrize("name", ["memory", "agent"])
+def test_the_classes_in_the_tutorials_are_the_examples(name):
+    """docs/own-memory.md and docs/own-agent.md show the classes of examples/own_memory.py and own_agent.py, part by part."""
+    page = (EXAMPLES.parent / "docs" / f"own-{name}.md").read_text()
+    example = re.sub(r"\n+", "\n", (EXAMPLES / f"own_{name}.py").read_text())
+    blocks = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    shown = [part for block in blocks for part in re.split(r"^(?=@dataclass|class )", block, flags=re.MULTILINE) if "class " in part]
+    assert len(shown) >= 2
+    for part in shown:
+        assert re.sub(r"\n+", "\n", part) in example
 
 
 @pytest.fixture

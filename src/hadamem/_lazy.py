@@ -27,7 +27,7 @@ def attach(package: str, homes: Mapping[str, str], needs: Mapping[str, Sequence[
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         for needed in (needs or {}).get(name, ()):
             if importlib.util.find_spec(needed) is None:
-                raise ImportError(f"{package}.{name} needs {needed}: pip install 'hadamem[{extra}]'")
+                raise ImportError(f"{package}.{name} needs {needed}: pip install 'hadamem[{extra}]'", name=needed)
         module = importlib.import_module(f"{package}.{homes[name]}")
         return module if homes[name] == name else getattr(module, name)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hadamem import kernels
+from hadamem.kernels.diagonal.pairs import diagonal_pairs
 
 DTYPES = {torch.float32: 2e-5, torch.complex64: 2e-5, torch.float64: 1e-12, torch.complex128: 1e-12}   # error over the largest entry
 INTERPRETED = not torch.cuda.is_available()
@@ -224,3 +225,12 @@ def test_large_shapes_on_the_gpu(size, dtype, constant):
     first, second = (run("triton", leaves, reset, cotangent) for _ in range(2))
     assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
     assert_near([x.to(wide) for x in first], want, dtype)
+
+
+@pytest.mark.parametrize("resets", [False, True])
+def test_pairs_of_real_numbers_match_complex_ones(resets):
+    """What programs of torch.export compute."""
+    (a, u, s0), reset, _ = problem(3, 11, (5, 3), torch.complex128, True, True, resets)
+    want = kernels.diagonal(a, u.real, s0, reset, "reference")
+    got = diagonal_pairs(torch.view_as_real(a), u.real, torch.view_as_real(s0), reset)
+    torch.testing.assert_close(torch.view_as_complex(got), want)

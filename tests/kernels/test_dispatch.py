@@ -76,6 +76,19 @@ def test_backend_asked_for_by_name_does_not_fall_back(monkeypatch):
         kernels.shm(**vectors(), backend="cpu")
 
 
+@pytest.mark.skipif(not hasattr(torch.compiler, "is_exporting"), reason="needs PyTorch 2.7")
+@pytest.mark.parametrize("backend", ["auto", "cpu"])
+def test_torch_export_finds_plain_operations(backend):
+    class Op(torch.nn.Module):
+        def forward(self, given):
+            return kernels.shm(**given, backend=backend)
+
+    given = vectors(T=1)
+    program = torch.export.export(Op(), (given,), strict=False)
+    assert {node.target.namespace for node in program.graph.nodes if isinstance(node.target, torch._ops.OpOverload)} == {"aten"}
+    torch.testing.assert_close(program.module()(given), kernels.shm(**given, backend="reference"))
+
+
 def test_backends_lists_names():
     assert {"reference", "scan"} <= set(kernels.backends()) <= set(_backends.NAMES)
     assert kernels.backends("shm") == kernels.backends("hadamard")

@@ -54,8 +54,12 @@ class Actions(nn.Module):
         """Actor outputs [..., inputs], mask [..., A] bool of allowed actions -> distribution parameters [..., D]."""
         raise NotImplementedError
 
+    def named(self, dist: Tensor) -> dict[str, Tensor]:
+        """The parameters dist [..., D] by name, in order: side by side they are `dist` again."""
+        return {"dist": dist}
+
     def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
-        """Random numbers [*shape, ...] for `sample`, enough for `shape` actions."""
+        """Random numbers [*shape, ...] for `sample`, enough for `shape` actions. Zeros give the most likely action."""
         raise NotImplementedError
 
     def sample(self, dist: Tensor, noise: Tensor) -> Tensor:
@@ -103,6 +107,9 @@ class Categorical(Actions):
         parts = [F.log_softmax(part, -1) for part in y.split(self.sizes, -1)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return y if mask is None else y.masked_fill(~mask, least)       # again: log_softmax spreads a nan to all entries
+
+    def named(self, dist: Tensor) -> dict[str, Tensor]:
+        return {"logits": dist}
 
     def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
         """Gumbel noise."""
@@ -178,6 +185,10 @@ class _Normal(Actions):
         self.register_buffer("reach", torch.where(bounded, (high - low) / 2, 1.0), persistent=False)
         self.register_buffer("low", low, persistent=False)
         self.register_buffer("high", high, persistent=False)
+
+    def named(self, dist: Tensor) -> dict[str, Tensor]:
+        mean, log_std = dist.chunk(2, -1)
+        return {"mean": mean, "log_std": log_std}
 
     def noise(self, *shape: int, generator: torch.Generator | None = None, device: Any = None) -> Tensor:
         return torch.empty(*shape, self.factors, device=device).normal_(generator=generator)

@@ -152,7 +152,7 @@ class SAC(Agent):
         seen, actor = self.network.body.step(features, state.actor, first)
         dist = self.network.policy(seen, mask)
         action = self.actions.mode(dist) if noise is None else self.actions.sample(dist, noise)
-        return Acted(action, SACState(actor, state.critic), {})
+        return Acted(action, SACState(actor, state.critic), {"dist": dist})
 
     def explore(self, features: Tensor, state: SACState, first: Tensor, mask: Tensor | None, noise: Tensor) -> Acted:
         """At first, random actions. The critics' memory goes along, so that sequences can start from its state."""

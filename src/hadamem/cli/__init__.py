@@ -14,13 +14,15 @@ import importlib
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 from .._version import __version__
 from ..lookup import import_from_here, trusting
 from ..names import did_you_mean
 from .errors import UsageError, WorkError
+from .extras import install_hint
 
 
 class Command(NamedTuple):
@@ -28,34 +30,34 @@ class Command(NamedTuple):
 
     help: str
     module: str
+    extra: str = "train"      # the extra that the command needs
 
     def load(self) -> Any:
-        try:
-            return importlib.import_module(f".{self.module}", __name__)
-        except ImportError as error:
-            if (error.name or "").startswith("hadamem"):      # our own mistake, not a missing package
-                raise
-            raise UsageError(f"this command needs more packages ({error}): pip install 'hadamem[train]'") from error
+        return importlib.import_module(f".{self.module}", __name__)
 
 
 COMMANDS = {   # "name", or "group name"
-    "bench memory": Command("time SHM on every backend against a plain loop, nn.GRU and nn.LSTM; with --all every memory", "bench_memory"),
-    "bench envs": Command("measure env steps per second of the batched tasks, next to the popgym package", "bench_envs"),
+    "bench memory": Command("time SHM on every backend against a plain loop, nn.GRU and nn.LSTM; with --all every memory", "bench_memory",
+                            ""),
+    "bench envs": Command("measure env steps per second of the batched tasks, next to the popgym package", "bench_envs", "envs"),
+    "bench learning": Command("train on everyday tasks with the default settings, beside sb3-contrib's RecurrentPPO", "bench_learning"),
     "train": Command("train an agent with a memory on an env", "train"),
     "eval": Command("play episodes with a trained agent: return and success, with confidence intervals", "evaluate"),
     "watch": Command("show a trained agent playing, as GIF or MP4 or in the terminal", "watch"),
+    "export": Command("write a trained agent to a file that runs without hadamem: ONNX, or torch.export", "export"),
     "inspect": Command("show a trained agent's memory over one episode, as a web page", "inspect"),
     "study": Command("run a study of your own (envs x memories x seeds) from a YAML file, or show how far it is", "study"),
-    "sweep": Command("search for good settings of a run with Optuna, from a YAML file, or show how far a search is", "sweep"),
+    "sweep": Command("search for good settings of a run with Optuna, from a YAML file, or show how far a search is", "sweep",
+                     "train,sweep"),
     "paper": Command("make any table or figure of the paper, by its name", "paper"),
     "report": Command("make a page, tables and figures from the results of studies", "report"),
     "verify": Command("check every file of a run for damage", "verify"),
     "compare": Command("compare any runs: scores, curves and statistics on one page", "compare"),
-    "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory", "check_memory"),
-    "list": Command("list memories, agents, envs or backends", "listing"),
-    "play": Command("play an env by hand in the terminal", "play"),
+    "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory", "check_memory", ""),
+    "list": Command("list memories, agents, envs or backends", "listing", ""),
+    "play": Command("play an env by hand in the terminal", "play", "envs"),
 }
-GROUPS = {"bench": "measure speed and memory use on this machine"}
+GROUPS = {"bench": "measure speed, memory use and learning on this machine"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -84,7 +86,8 @@ def build_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
         sub.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
         if name in words:
             sub.words = list(words)      # `train` has the options of the agent that is named among them
-            command.load().arguments(sub)
+            with _says_what_to_install(sub.prog, command):
+                command.load().arguments(sub)
         sub.set_defaults(command=command, parser=sub)
     return parser
 
@@ -133,8 +136,20 @@ def _run(argv: list[str]) -> int:
     if not hasattr(args, "command"):
         parser.print_help()
         return 0
-    with trusting(getattr(args, "trust", False)):
+    with trusting(getattr(args, "trust", False)), _says_what_to_install(args.parser.prog, args.command):
         return args.command.load().run(args)
+
+
+@contextmanager
+def _says_what_to_install(prog: str, command: Command) -> Iterator[None]:
+    """Name the extra to install where a package of one is missing."""
+    try:
+        yield
+    except ImportError as error:
+        hint = install_hint(error, prog, command.extra)
+        if hint is None:
+            raise
+        raise UsageError(hint) from error
 
 
 def _fail(message: str, code: int) -> int:

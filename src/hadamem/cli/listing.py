@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from .errors import UsageError
 from .output import print_table
 
 
@@ -45,26 +44,20 @@ def _backend_status(name: str) -> str:
 
 
 def _envs() -> list[tuple[str, ...]]:
-    try:
-        from ..envs import listing
-    except ImportError as error:
-        raise UsageError(str(error)) from error
+    from ..envs import listing
+
     return [listing.HEAD, *listing.rows()]
 
 
 def _agents() -> list[tuple[str, ...]]:
-    try:
-        from ..agents import AGENTS
-    except ImportError as error:
-        raise UsageError(f"agents need more packages ({error}): pip install 'hadamem[train]'") from error
+    from ..agents import AGENTS
+
     return [(name, (agent.__doc__ or "").strip().partition("\n")[0]) for name, agent in AGENTS.items()]
 
 
 def _presets() -> list[tuple[str, ...]]:
-    try:
-        from ..runs.presets import PRESETS
-    except ImportError as error:
-        raise UsageError(f"presets need more packages ({error}): pip install 'hadamem[train]'") from error
+    from ..runs.presets import PRESETS
+
     rows = [(name, preset.agent, preset.settings.get("env", "any env"), f"{preset.settings.get('total_steps', 1_000_000):,} steps")
             for name, preset in PRESETS.items()]
     return [("preset", "agent", "env", "length"), *rows]

@@ -18,10 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    try:
-        from ..envs.play import play
-    except ImportError as error:
-        raise UsageError(str(error)) from error
+    from ..envs.play import play
 
     try:
         play(args.env, seed=args.seed, options=args.options, hidden=args.show_hidden)

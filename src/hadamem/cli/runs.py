@@ -15,6 +15,7 @@ from ..runs import folder as folders
 from ..runs.config import settings_table
 from ..runs.folder import RUNS
 from .errors import UsageError
+from .extras import missing_package
 from .options import add_setting, add_trust
 
 
@@ -67,12 +68,11 @@ def bad_input(applies: Callable[[], bool] = lambda: True) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, ImportError, EnvError, OSError) as error:
-        if not applies() or isinstance(error, BrokenPipeError):
+        if not applies() or isinstance(error, BrokenPipeError) or (isinstance(error, ImportError) and missing_package(error)):
             raise
         if isinstance(error, OSError):
             raise UsageError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}; choose another path") from error
-        hint = "; pip install 'hadamem[train]'" if isinstance(error, ImportError) else ""
-        raise UsageError(one_line(error) + hint) from error
+        raise UsageError(one_line(error)) from error
 
 
 def one_line(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 if importlib.util.find_spec("gymnasium") is None:
-    raise ImportError("hm.envs needs gymnasium: pip install 'hadamem[envs]'")
+    raise ImportError("hm.envs needs gymnasium: pip install 'hadamem[envs]'", name="gymnasium")
 
 from . import render
 from .base import BatchedEnv

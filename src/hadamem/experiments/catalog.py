@@ -1,4 +1,4 @@
-"""The studies of the paper by name. Each is a file of `studies` with `make(protocol, quick, budget, ...)`; it is imported when used."""
+"""The studies of the paper, and a bench, by name: files of `studies` with `make(protocol, quick, budget, ...)`, imported when used."""
 
 from __future__ import annotations
 
@@ -33,27 +33,29 @@ PAPER = {
     "forgetting": Entry("forgetting", "M and C over the phases of Visual Match", False),
     "theory": Entry("theory", "Algorithm 1, Propositions 3, 4 and 5 and the closed form, checked with numbers", False),
 }
+BENCH = {"learning": Entry("learning", "everyday tasks: the default settings beside sb3-contrib's RecurrentPPO", True, ("fair",))}
 
 
 def make_study(name: str, *, protocol: str = "fair", quick: bool = False, budget: float = 1.0, **options: Any) -> Study:
-    """A study of the paper. options: of that study, such as seeds or memories; None: its own choice."""
-    if name not in PAPER:
+    """A study of PAPER or BENCH. options: of that study, such as seeds or memories; None: its own choice."""
+    entries = {**PAPER, **BENCH}
+    if name not in entries:
         raise ValueError(f"unknown study {name!r};{did_you_mean(name, PAPER)} choose from {', '.join(PAPER)}")
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
-    if protocol not in PAPER[name].protocols:
+    if protocol not in entries[name].protocols:
         have = ", ".join(other for other, entry in PAPER.items() if protocol in entry.protocols)
-        raise ValueError(f"study {name!r} has no protocol {protocol!r}, only {' and '.join(PAPER[name].protocols)}; {have} have it")
+        raise ValueError(f"study {name!r} has no protocol {protocol!r}, only {' and '.join(entries[name].protocols)}; {have} have it")
     if not 0 < budget < float("inf"):
         raise ValueError(f"budget must be a positive factor, got {budget}")
     if quick and budget != 1.0:
         raise ValueError("--quick has a size of its own; leave out --budget")
-    make = importlib.import_module(f".studies.{PAPER[name].module}", __package__).make
+    make = importlib.import_module(f".studies.{entries[name].module}", __package__).make
     given = {key: value for key, value in options.items() if value is not None}
     known = inspect.signature(make).parameters
     unknown = next((key for key in given if key not in known), None)
     if unknown is not None:
         raise ValueError(f"study {name!r} has no option {unknown!r}")
     study = make(protocol=protocol, quick=quick, budget=budget, **given)
-    source = {"paper": name, "protocol": protocol, "quick": quick, "budget": budget, **given}
+    source = {"paper" if name in PAPER else "bench": name, "protocol": protocol, "quick": quick, "budget": budget, **given}
     return replace(study, name=f"{name}{'' if protocol == 'fair' else '-' + protocol}{'-quick' if quick else ''}", source=source)

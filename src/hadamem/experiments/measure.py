@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import torch
 
 
 def missing(results: Any, *names: str) -> str:
@@ -20,3 +23,14 @@ def present(results: Any, names: Iterable[str]) -> dict[str, dict[str, Any]]:
 def sized(full: int, small: int, quick: bool, budget: float = 1.0) -> int:
     """A number of repeats, samples or steps: `small` if quick, else `full` times the budget; at least 1."""
     return small if quick else max(1, round(full * budget))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread, as in training: more wait for each other on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,15 @@ def _study(folder: StudyFolder) -> Study:
     """The study that a folder holds, with the sections that its file in `studies` has for it."""
     saved = folder.read()
     source = saved["source"]
-    made = None if "paper" not in source else make_study(**{"name": source["paper"], **{k: v for k, v in source.items() if k != "paper"}})
+    kind = _kind(source)
+    made = None if kind is None else make_study(**{"name": source[kind], **{k: v for k, v in source.items() if k != kind}})
     return Study(saved["name"], saved["title"], folder.tasks(), saved["about"], saved["score"], saved["scale"], source,
                  None if made is None else made.sections)
+
+
+def _kind(source: Mapping[str, Any]) -> str | None:
+    """The command that makes the study by name; None: it is the user's own."""
+    return next((kind for kind in ("paper", "bench") if kind in source), None)
 
 
 def _sections(folder: StudyFolder, results: Results, several: bool) -> list[Section]:
@@ -93,9 +99,10 @@ def _summary(results: Results) -> str:
 def command(folder: StudyFolder, study: Study) -> str:
     """The command that makes the study, or continues it."""
     source = study.source
-    if "paper" not in source:
+    kind = _kind(source)
+    if kind is None:
         return shlex.join(["hadamem", "study", source.get("file", "FILE.yaml"), "--out", str(folder.path)])
-    words = ["hadamem", "paper", source["paper"]]
+    words = ["hadamem", kind, source[kind]]
     if source.get("protocol", "fair") != "fair":
         words += ["--protocol", source["protocol"]]
     if source.get("quick"):

@@ -47,6 +47,11 @@ def _importable(module: str) -> bool:
     return _found[module]
 
 
+def exporting() -> bool:
+    """Whether torch.export records the operations: it must find plain PyTorch, which runs without hadamem. PyTorch 2.6 cannot tell."""
+    return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+
+
 def missing(backend: str, device_type: str | None = None) -> str | None:
     """Why `backend` cannot run here (on that kind of device), or None if no reason is known."""
     if backend == "cpu":
@@ -114,9 +119,11 @@ def run(op: str, backend: str, device_type: str, table: dict[str, Callable[..., 
         probe: Callable[[str, str], None]) -> Any:
     """Call the backend asked for, or for "auto" the best one that works: probed once, then trusted.
 
-    `probe(backend, device_type)` runs a tiny problem forward and backward and raises if that fails.
+    `probe(backend, device_type)` runs a tiny problem forward and backward and raises if that fails. torch.export gets the reference.
     """
     args = tuple(args)
+    if exporting():
+        return table["reference"](*args)
     if backend != "auto":
         return table[backend](*args)
     failures: list[str] = []

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
+from ..kernels._backends import exporting
+from ..kernels.diagonal.pairs import diagonal_pairs
 from .base import Memory, check_backend, check_size, check_state
 from .inspection import Shown
 
@@ -75,10 +77,17 @@ class FFM(Memory):
         y, thru, g_in, g_out = self.pre(x).split((m, O, m, O), dim=-1)
         wide = state.S.real.dtype
         trace = (y * torch.sigmoid(g_in)).to(wide)[..., None].expand(-1, -1, -1, self.context)        # [B, T, m, c]
-        S = kernels.diagonal(self._gamma(wide), trace, state.S, reset, self.backend)                  # eq. 7
-        z = self.mix(torch.view_as_real(S).flatten(2).to(self.mix.weight.dtype))                      # [B, T, O]
-        gate = torch.sigmoid(g_out)
-        return torch.lerp(thru, F.layer_norm(z, (O,)).to(thru.dtype), gate), FFMState(S[:, -1].clone())   # clone: S must not be kept alive
+        S = self._remember(trace, state.S, reset)                                                     # [B, T, m, c, 2], eq. 7
+        z = self.mix(S.flatten(2).to(self.mix.weight.dtype))                                          # [B, T, O]
+        y = torch.lerp(thru, F.layer_norm(z, (O,)).to(thru.dtype), torch.sigmoid(g_out))
+        return y, FFMState(torch.view_as_complex(S[:, -1].clone()))                                   # clone: S must not be kept alive
+
+    def _remember(self, trace: Tensor, S: Tensor, reset: Tensor | None) -> Tensor:
+        """The traces at every step, their real and imaginary parts side by side."""
+        gamma = self._gamma(trace.dtype)
+        if exporting():
+            return diagonal_pairs(torch.view_as_real(gamma), trace, torch.view_as_real(S), reset)
+        return torch.view_as_real(kernels.diagonal(gamma, trace, S, reset, self.backend))
 
     def _gamma(self, dtype: torch.dtype) -> Tensor:
         """exp(a + i b) [m, c]. Where `a` is out of its limits the limit is used, and its gradient passes."""

@@ -39,8 +39,8 @@ class Checkpoint(NamedTuple):
     about: dict[str, Any]
 
 
-def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors and plain values into a folder. It is there as a whole or not at all."""
+def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> None:
+    """Write tensors and plain values into a folder. It is there as a whole or not at all. texts: more files for it, by name."""
     from safetensors.torch import save
 
     data = save({name: x.detach().cpu().contiguous() for name, x in tensors.items()})
@@ -55,6 +55,8 @@ def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any])
         new.mkdir()
         write_through(new / TENSORS, data)
         write_through(new / ABOUT, text.encode())
+        for name, more in (texts or {}).items():
+            write_through(new / name, more.encode())
         sync_folder(new)
         if folder.exists():
             folder.rename(old)

@@ -34,7 +34,7 @@ class TrainConfig:
     num_envs: int | None = None                          # parallel envs; None: steps_per_iteration / num_steps
     num_steps: int | None = None                         # steps of each env per iteration; None: one episode, or what suits the agent
     max_num_steps: int = 256                             # longer episodes are collected in parts of this length
-    steps_per_iteration: int = 4096                      # about num_envs x num_steps; used if num_envs is None
+    steps_per_iteration: int | None = 4096               # about num_envs x num_steps; None: total_steps / 128, from 1024 to 4096
     workers: int | None = None                           # processes for a Gymnasium env; None: one per CPU
     threads: int = 1                                     # torch threads on a CPU; more help little on idle cores and hurt on busy ones
     previous_action: bool = True                         # the network sees the previous action
@@ -55,11 +55,11 @@ class TrainConfig:
     tf32: bool = True                                    # faster matrix products on a GPU, with 10 bits of mantissa
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "steps_per_iteration", "threads", "max_num_steps", "keep_checkpoints", "max_skipped",
+        for name in ("total_steps", "threads", "max_num_steps", "keep_checkpoints", "max_skipped",
                      "eval_episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("num_envs", "num_steps"):
+        for name in ("num_envs", "num_steps", "steps_per_iteration"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
@@ -123,7 +123,8 @@ def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     if agent != PRESETS[preset].agent:      # whose network may have other settings
         usual = {name: x for name, x in usual.items() if name in table.settings}
     config = _build(table, {**table.flatten(usual), "agent": agent, "preset": preset, **given})
-    return dataclasses.replace(config, network=spell_out(config.network))
+    size = config.steps_per_iteration or min(4096, max(1024, config.total_steps // 128))
+    return dataclasses.replace(config, steps_per_iteration=size, network=spell_out(config.network))
 
 
 def check_sections(values: Mapping[str, Any], agent: str, file: Any = None) -> None:

@@ -121,10 +121,12 @@ SAC_PRESETS = {
 }
 
 PRESETS: dict[str, Preset] = {
-    # Suits a laptop and tasks of any kind.
+    # Suits a laptop and tasks of any kind: chosen by `hadamem bench learning`.
     "default": Preset({
-        "network.memory_size": 64, "network.memory_output_size": 128, **TUNED_PPO, "ppo.num_minibatches": 4, "ppo.learning_rate": 1e-3,
-    }, agents={"sac": Preset(
+        "steps_per_iteration": None, "network.memory_size": 64, "network.memory_output_size": 128, "network.frame_stack": 4,
+        "network.time_encoding": "none", "network.normalize_observations": True, **TUNED_PPO, "ppo.num_minibatches": 4,
+        "ppo.learning_rate": 1e-3, "ppo.gamma_schedule": "auto",
+    }, {"none": {"network.frame_stack": 1}}, agents={"sac": Preset(
         {"steps_per_iteration": 64, "network.memory_size": 32, "network.memory_output_size": 64, "network.hidden_sizes": (256, 256),
          "sac.batch_size": 16, "sac.initial_ent_coef": 0.1, "sac.max_grad_norm": 10.0},
         {"none": {"previous_action": False, "first_step": False, "sac.sequence_length": 1, "sac.batch_size": 256,

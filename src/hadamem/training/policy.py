@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,12 @@ from ..runs.folder import CHECKPOINTS, find_run, is_run
 from ..runs.spaces import build_space, describe_space
 from ..states import State
 
+if TYPE_CHECKING:
+    from .export import Exported
+    from .run import Run
+
 NETWORK = "agent.network."      # prefix of the network's tensors in a checkpoint
+README = "README.md"            # of a saved policy, for people
 
 
 class PolicyState(NamedTuple):
@@ -47,6 +52,8 @@ class Policy:
             raise ValueError(f"the agent takes {spec.input_size} features, but inputs makes {inputs.size} of {inputs.observation_space}")
         self.agent, self.name, self.spec, self.seed = agent, name, spec, seed
         self.steps: int | None = None      # env steps that it was trained for, if it comes from a checkpoint
+        self.source: Run | Path | None = None      # the run that it comes from, or its folder
+        self.card: dict[str, Any] = {}     # what was known of its training when it was saved
         self.inputs = inputs.to(self.device)
         space = self.observation_space
         self._numbers = {name.replace("observation", "obs", 1): numbers for _, name, _, numbers in adapted_leaves(space, space)}
@@ -119,13 +126,27 @@ class Policy:
         return (shown.cpu().numpy()[()] if arrays else shown), PolicyState(network, taken)
 
     def save(self, path: Path | str) -> Path:
-        """Write the policy to a folder for `load_policy`, as safetensors and JSON. A policy that is there is replaced."""
+        """Write the policy to a folder for `load_policy`, as safetensors and JSON, with a README. A policy that is there is replaced."""
         path = Path(path)
         if path.exists() and not (path / checkpoint.ABOUT).is_file() and (path.is_file() or any(path.iterdir())):
             raise ValueError(f"{path} exists and is not a saved policy; choose another name")
+        from .card import make_card, write_readme
+
+        card = make_card(self)
         tensors = {NETWORK + name: x for name, x in self.network.state_dict().items()}
-        checkpoint.write(path, tensors, {"kind": "policy", "policy": self.describe()})
+        checkpoint.write(path, tensors, {"kind": "policy", "policy": self.describe(), "card": card, "env_steps": card.get("steps")},
+                         {README: write_readme(self, card, path.name)})
         return path
+
+    def export(self, path: Path | str, format: str | None = None, *, mask: bool = False, noise: bool = False) -> Exported:
+        """Write a file that acts without hadamem: see `hadamem.training.export.export`.
+
+        format: onnx, or torch for torch.export; None: by the ending of the name, .onnx or .pt2. mask: with an input for allowed actions.
+        noise: with an input for random numbers, so that actions can be drawn.
+        """
+        from .export import export
+
+        return export(self, path, format, mask=mask, noise=noise)
 
     def describe(self) -> dict[str, Any]:
         """Everything but the weights, as plain values, for `build`."""
@@ -278,6 +299,10 @@ def load_policy(path: Path | str, *, trust: bool = False) -> Policy:
     except Exception as error:             # whatever a file can lead to that somebody edited
         raise CheckpointError(f"{found.folder} does not describe a policy: {type(error).__name__}: {clip_text(error)}") from error
     policy.steps = found.about.get("env_steps")
+    card = found.about.get("card")
+    policy.card = card if isinstance(card, dict) else {}
+    run = found.folder.parent.parent
+    policy.source = run if found.about.get("kind") != "policy" and is_run(run) else None
     return policy
 
 

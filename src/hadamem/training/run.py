@@ -24,6 +24,8 @@ class Run:
                  log: MetricsLog | None = None, trust: bool = False):
         self.config, self.folder, self.status, self.trust = config, folder, status, trust
         self._policy, self._log = policy, log
+        if policy is not None:
+            policy.source = self
 
     @property
     def policy(self) -> Policy:

@@ -20,6 +20,8 @@ from ..runs.config import TrainConfig
 from .collect import Collector, make_inputs
 from .replay import LatestRollout, Replay, make_replay
 
+USUAL_ENVS, SHORTEST = 16, 32      # parts of episodes are so short that this many envs share an iteration, but not shorter than this
+
 
 class Trainer:
     """One run. `iteration()` collects a rollout, lets the agent learn, and returns one row of numbers."""
@@ -141,7 +143,7 @@ class Trainer:
             length, fixed = _episodes(probe)
             probe.close()
             steps = self._rollout_steps(length, fixed)
-            n = config.num_envs or divisor * max(1, round(config.steps_per_iteration / steps / divisor))
+            n = config.num_envs or divisor * max(1, round((config.steps_per_iteration or 4096) / steps / divisor))
             options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
             if config.workers is not None and not probe.unwrapped.restorable:      # hadamem's tasks need no workers
                 options["workers"] = config.workers
@@ -168,7 +170,9 @@ class Trainer:
             return config.num_steps
         if usual is not None and not (fixed and length is not None and length <= config.max_num_steps):
             return usual
-        return min(length or 128, config.max_num_steps)
+        if fixed and length is not None and length <= config.max_num_steps:
+            return length
+        return min(length or 128, config.max_num_steps, max(SHORTEST, (config.steps_per_iteration or 4096) // USUAL_ENVS))
 
     def _capture(self) -> None:
         """Replace collection and the agent's updates by CUDA graphs. Capturing runs them; their effects are undone afterwards."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,7 +12,7 @@ from ...bench import timing
 from ...bench.zoo import SIZES
 from ...memory import Memory, list_memories, make_memory
 from ...reports.content import Figure, Section, Series, Table
-from ..measure import missing, present, sized
+from ..measure import missing, one_thread, present, sized
 from ..study import MeasureTask, Study
 
 SWEEPS: dict[str, tuple[int, ...]] = {      # sizes of the paper's appendix
@@ -45,7 +43,7 @@ def steps(rows: list[dict[str, Any]], batch: int, device: str, repeats: int, lim
     place = torch.device(device)
     torch.manual_seed(seed)
     spent: dict[str, list[float]] = {str(i): [] for i in range(len(rows))}
-    with _one_thread():
+    with one_thread():
         calls = {str(i): _call(row, batch, place, spent[str(i)]) for i, row in enumerate(rows)}
         others, facts = timing.Others(), timing.machine(place)
         found = timing.measure(calls, place, repeats, limit_seconds)
@@ -75,17 +73,6 @@ def _call(row: dict[str, Any], batch: int, device: torch.device, spent: list[flo
         return result
 
     return timing.graphed(call, COPIES) if device.type == "cuda" else call
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread, as in training: more wait for each other on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # --- what the report says

@@ -79,7 +79,7 @@ def additive(
     def ready(x: Tensor | None, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=v.device) if x is None else x.to(dtype)
 
-    decay = ready(log_decay, B, T).clamp(-LIMIT, 0) if gated else None
+    decay = ready(log_decay, B, T).clamp(-LIMIT, 0.0) if gated else None
     gain = ready(log_gain, B, T).clamp(-LIMIT, LIMIT) if gated else None
     M0, n0, m0 = ready(M0, B, V, K), ready(n0, B, K) if normalizer else None, ready(m0, B).detach().clamp(-LIMIT, LIMIT) if gated else None
     with without_autocast(v.device.type):

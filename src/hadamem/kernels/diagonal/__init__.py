@@ -29,7 +29,7 @@ def diagonal(a: Tensor, u: Tensor, s0: Tensor | None = None, reset: Tensor | Non
     B, T, *N = u.shape
     check_number_tensor("u", u, (B, T, *N), u, "u")
     constant = isinstance(a, Tensor) and a.ndim == len(N)
-    if isinstance(a, Tensor) and tuple(a.shape) not in ((B, T, *N), tuple(N)):
+    if isinstance(a, Tensor) and tuple(a.shape) != (tuple(N) if constant else (B, T, *N)):
         raise ValueError(f"a must have the shape of u {list(u.shape)}, or {N} if it is the same at all steps; got {list(a.shape)}")
     check_number_tensor("a", a, tuple(N) if constant else (B, T, *N), u, "u")
     if s0 is not None:
