@@ -282,10 +282,10 @@ def test_a_users_env_in_the_current_folder(here):
     (here / "own_env.py").write_text(
         "import gymnasium\nfrom tests.training.toys import Recall\ngymnasium.register('Own-v0', entry_point='own_env:Recall')\n")
     run = "import sys; sys.path = [p for p in sys.path if p]; from hadamem.cli import main; sys.exit(main())"
-    root = str(Path(__file__).parents[2])
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
     for argv in (["train", "--env", "own_env:Own-v0", "--workers", "1", "--name", "own", *STEPS, *TINY],
                  ["eval", "own", "--episodes", "4", "--trust"], ["watch", "own", "--env", "own_env:Own-v0"]):
-        done = subprocess.run([sys.executable, "-c", run, *argv], cwd=here, env={**os.environ, "PYTHONPATH": root}, capture_output=True,
+        done = subprocess.run([sys.executable, "-c", run, *argv], cwd=here, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
                               text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
     assert (here / "runs/own/episode.gif").exists()
