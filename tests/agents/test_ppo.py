@@ -8,9 +8,9 @@ from gymnasium import spaces
 
 import hadamem as hm
 from hadamem import states
-from hadamem.agents import PPO, ActorCritic, AgentSpec, NetworkConfig, PPOConfig, Rollout, make_actions
+from hadamem.agents import PPO, ActorCritic, AgentSpec, NetworkConfig, PPOConfig, Progress, Rollout, make_actions
 from hadamem.agents.ppo import JOINT, STATISTICS, make_batch, minibatches, ppo_loss
-from hadamem.agents.returns import compute_gae
+from hadamem.agents.returns import compute_gae, rising_gamma
 from hadamem.training.replay import LatestRollout
 
 MULTI = spaces.MultiDiscrete([3, 4])
@@ -339,3 +339,26 @@ def test_a_memory_is_the_same_by_each_of_its_names():
             assert [p.shape for p in a.parameters()] == [p.shape for p in b.parameters()]
     finally:
         del hm.memory.MEMORIES["shm-mine"]
+
+
+def test_a_rising_discount():
+    assert rising_gamma(0.99, 0.0) == pytest.approx(0.9)
+    assert 1 / (1 - rising_gamma(0.99, 0.5)) == pytest.approx(10 * 10 ** 0.5)      # horizons grow by equal factors
+    assert rising_gamma(0.99, 1.0) == pytest.approx(0.99)
+    assert (rising_gamma(0.5, 0.0), rising_gamma(1.0, 0.3)) == (0.5, 1.0)          # shorter than the first horizon; endless
+
+
+@pytest.mark.parametrize(("reward", "schedule", "want"), [("dense", "auto", 0.9), ("sparse", "auto", 0.99), ("sparse", "rising", 0.9),
+                                                          ("dense", "constant", 0.99)])
+def test_the_discount_follows_from_the_first_rewards(reward, schedule, want):
+    made = agent(PPOConfig(gamma_schedule=schedule, num_minibatches=2, num_epochs=1))
+    rollout = act(made.network)
+    if reward == "sparse":
+        rollout.reward = (torch.rand_like(rollout.reward) < 0.1).float()
+    source = LatestRollout(rollout)
+    made.attach(source)
+    made.learn(source, Progress(0, 1000), torch.Generator().manual_seed(0))
+    assert float(made.gamma) == pytest.approx(want)
+    made.learn(source, Progress(500, 1000), torch.Generator().manual_seed(0))
+    assert float(made.gamma) == pytest.approx(want if want == 0.99 else rising_gamma(0.99, 0.5))
+    assert ("dense" in made.state_dict()) == (schedule == "auto")

@@ -59,8 +59,9 @@ def test_every_setting_has_an_option():
     table = settings_table()
     start = to_flat(make_config(env=ENV))
     assert set(table.settings) == set(start)
-    other = {"device": "cpu", "preset": "popgym-fair", "head_activation": "tanh", "time_encoding": "none",
-             "lr_schedule": "constant", "joint_actions": "always", "normalize_advantage": "minibatch", "env": "TMaze", "memory": "gru",
+    other = {"device": "cpu", "preset": "popgym-fair", "head_activation": "tanh", "time_encoding": "sine",
+             "lr_schedule": "constant", "gamma_schedule": "rising",
+             "joint_actions": "always", "normalize_advantage": "minibatch", "env": "TMaze", "memory": "gru",
              "log": "tensorboard,wandb", "env_options": "k=3", "eval_env_options": "k=4",
              "memory_options": "clip=2.5", "agent": "hadamem.agents:PPO"}
     want = {"log": ("tensorboard", "wandb"), "env_options": {"k": 3}, "eval_env_options": {"k": 4},
@@ -488,6 +489,7 @@ def test_demo(here, capsys, monkeypatch):
     one, other = (dataclasses.asdict(open_run(here / "runs/demo" / memory).config) for memory in ("shm", "none"))
     network, control = one.pop("network"), other.pop("network")
     assert (bool(network.pop("memory_options")), control.pop("memory_options")) == (True, {})      # those of the memory itself
+    assert (network.pop("frame_stack"), control.pop("frame_stack")) == (4, 1)      # a few steps at once are a memory, too
     assert network | {"memory": "none"} == control
     assert one == other
     assert demo.unused_folder(here / "runs/demo") == here / "runs/demo-2"

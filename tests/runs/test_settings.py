@@ -273,7 +273,7 @@ def test_nest(table):
 
 
 def test_ways_of_writing_give_the_same_configuration(tmp_path):
-    want = dataclasses.replace(make_config(env="TMaze", memory="gru"), total_steps=5000)
+    want = make_config(env="TMaze", memory="gru", total_steps=5000)
     want = dataclasses.replace(want, algorithm=dataclasses.replace(want.algorithm, gamma=0.9, learning_rate=1e-4, max_grad_norm=None),
                                network=dataclasses.replace(want.network, memory_size=32))
     written = {

@@ -296,7 +296,9 @@ def _stack(x: Tensor, seen: Tensor, time: Tensor, recent: Tensor) -> tuple[Tenso
     before, T = recent.shape[1], x.shape[1]
     past = torch.cat([recent.to(seen.dtype), seen], 1)
     lags = [torch.where((time >= lag)[..., None], past[:, before - lag:before - lag + T], 0.0) for lag in range(1, before + 1)]
-    return torch.cat([x, *lags], -1), past[:, T:].detach()
+    age = torch.arange(before - 1, -1, -1, device=time.device)                  # of the latest ones, at the last step
+    latest = torch.where((time[:, -1:] >= age)[..., None], past[:, T:], 0.0)
+    return torch.cat([x, *lags], -1), latest.detach()
 
 
 def _times(start: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,7 @@ class PPO(Agent):
     envs_divisible_by = "num_minibatches"
     graphs = ("prepare", "update")
     compiled = ("loss",)
-    saved = ("network", "adam", "kl_coef", "value_square", "dense")
+    saved: tuple[str, ...] = ("network", "adam", "kl_coef", "value_square")
 
     network: ActorCritic
 
@@ -124,6 +124,8 @@ class PPO(Agent):
         self.kl_coef = torch.tensor(self.config.kl_coef, dtype=torch.float32, device=device)
         self.gamma = torch.tensor(self.config.gamma, dtype=torch.float32, device=device)      # of this iteration
         self.dense = torch.zeros((), device=device)                      # 1: most rewards of the first rollout differ from the usual one
+        if self.config.gamma_schedule == "auto":
+            self.saved = (*self.saved, "dense")
         self.value_square = torch.zeros((), device=device)               # running mean square of the value targets; 0: none yet
         self.sums = torch.zeros(len(STATISTICS), device=device)          # of STATISTICS, over the updates of this iteration
         self.skipped = torch.zeros((), device=device)                    # updates of this iteration that were not finite
@@ -167,10 +169,12 @@ class PPO(Agent):
     def set_gamma(self, progress: Progress) -> None:
         """Choose this iteration's discount factor. Where rewards come at every step, a short horizon at first learns much sooner."""
         config = self.config
-        if config.gamma_schedule == "auto" and progress.env_steps == 0:
-            self.dense.fill_(reward_density(self.rollout.reward) > 0.5)
-        if config.gamma_schedule == "rising" or (config.gamma_schedule == "auto" and bool(self.dense)):
+        if config.gamma_schedule == "rising":
             self.gamma.fill_(rising_gamma(config.gamma, progress.fraction))
+        elif config.gamma_schedule == "auto":
+            if progress.env_steps == 0:
+                self.dense.copy_(reward_density(self.rollout.reward) > 0.5)
+            self.gamma.copy_(torch.where(self.dense > 0, rising_gamma(config.gamma, progress.fraction), config.gamma))
 
     def observe(self) -> None:
         """Add the features of the rollout to the statistics that scale them."""

@@ -25,10 +25,10 @@ def compute_gae(rewards: Tensor, values: Tensor, done: Tensor, final_values: Ten
     return advantages
 
 
-def reward_density(rewards: Tensor) -> float:
+def reward_density(rewards: Tensor) -> Tensor:
     """The share of rewards that differ from the usual one, their median."""
     flat = rewards.flatten()
-    return float((flat != flat.median()).float().mean())
+    return (flat != flat.median()).float().mean()
 
 
 def rising_gamma(last: float, fraction: float) -> float:

@@ -172,6 +172,7 @@ class Policy:
             agent = kind(spec)
         agent.network.to(next(x.dtype for x in weights.values() if x.is_floating_point()))
         agent.load_network(dict(weights))
+        agent.network.eval()      # some memories have dropout
         return cls(agent, described["agent"], spec, inputs, described["seed"])
 
     @classmethod
