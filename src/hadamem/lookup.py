@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from typing import Any
 
 from .names import did_you_mean
 
+NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_].*")      # "package.module:Class" or "package:Id-v0", and not "cuda:0"
 _trusted: ContextVar[bool] = ContextVar("trusted", default=False)      # names from files may be imported
 _here: ContextVar[bool] = ContextVar("here", default=False)            # modules in the current folder may be imported
 _written: set[str] = set()                                             # names that the user wrote in this process
@@ -66,7 +68,7 @@ def trusted_names(values: Any) -> list[str]:
         values = list(values.values())
     if isinstance(values, (list, tuple)):
         return list(dict.fromkeys(name for value in values for name in trusted_names(value)))
-    return [str(values)] if isinstance(values, str) and ":" in values and is_allowed(values) else []
+    return [str(values)] if isinstance(values, str) and NAME.fullmatch(values) and is_allowed(values) else []
 
 
 def is_allowed(spec: str) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import hadamem as hm
@@ -129,7 +130,8 @@ def test_a_function_as_the_memory(run, sneaky, tmp_path, capsys, name, options, 
     with pytest.raises(ValueError, match=r"subclass of hm\.Memory"):      # trusted; it is still no memory, and not called
         hm.load_policy(place, trust=True)
     if where == "run":
-        refused(["eval", str(run)], capsys, "about.json names")
+        for argv in (["eval", str(run)], ["export", str(run), "--format", "policy"]):
+            refused(argv, capsys, "about.json names")
     assert not (tmp_path / "sentinel").exists()
     assert not sneaky[1].exists()
 
@@ -194,7 +196,7 @@ def test_a_users_own_class(run, tmp_path, capsys, monkeypatch):
     resume = ["train", "--resume", "--steps", "384", "--plain", "--out", str(own)]
     refused(resume, capsys, f"names '{name}'")
     assert main([*resume, "--env", name]) == 0
-    assert f"hadamem eval {own} --trust" in capsys.readouterr().out
+    assert f"hadamem eval {own} --env {name}\n" in capsys.readouterr().out
     monkeypatch.setattr(lookup, "_written", set())
     with pytest.raises(lookup.UntrustedName):
         hm.train(out=own, resume=True, quiet=True, total_steps=512)
@@ -209,7 +211,8 @@ def test_names_are_marked_and_written_again(tmp_path):
     assert lookup.trusted_names(values) == []
     with lookup.trusting():
         assert lookup.trusted_names(values) == ["x:Y", "z:W"]
-    assert lookup.trusted_names({"a": "x:Y"}) == ["x:Y"]      # written by the user
+    assert lookup.trusted_names({"a": "x:Y", "device": "cuda:0"}) == ["x:Y"]      # written by the user
+    assert torch.device(lookup.from_file("cpu:0", "somewhere.yaml")) == torch.device("cpu:0")
 
 
 # --- the current folder --------------------------------------------------------------------------------------------

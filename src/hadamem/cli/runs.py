@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,11 @@ def open_named_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
     return run, args.env, given
 
 
-def trust_flag(values: Any) -> str:
-    """" --trust" if settings name classes to import, for a command that will read them from a file."""
-    return " --trust" if trusted_names(values) else ""
+def trust_flags(values: Mapping[str, Any]) -> str:
+    """What a command needs that will read these settings from a file: the env again if it is a class of the user, else --trust."""
+    names = trusted_names(values)
+    env = str(values.get("env", ""))
+    return (f" --env {shlex.quote(env)}" if env in names else "") + (" --trust" if set(names) - {env} else "")
 
 
 def suggest_runs(path: Path) -> str:

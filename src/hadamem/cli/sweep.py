@@ -14,7 +14,7 @@ from ..names import did_you_mean
 from .errors import WorkError
 from .options import add_trust
 from .output import print_table
-from .runs import bad_input, trust_flag
+from .runs import bad_input, trust_flags
 
 SHOWN = 10            # trials in the table at the end
 ENOUGH = 10           # finished trials, for the importance of settings
@@ -91,7 +91,7 @@ def run_and_print(sweep: Any, out: Path, args: argparse.Namespace) -> int:
     lines = [("sweep", str(out)), ("trials", ", ".join(f"{count} {name}" for name, count in counts.items() if count))]
     if finished:
         steps = 10 * sweep.config({}).total_steps
-        trust = trust_flag(sweep.settings)
+        trust = trust_flags(sweep.settings)
         lines += [("best settings", str(out / BEST)),
                   ("train longer", f"hadamem train --config {out / BEST} --steps {steps} --name {sweep.name}-best{trust}")]
     if interrupted:

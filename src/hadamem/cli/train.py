@@ -23,7 +23,7 @@ from ..runs.settings import ELSEWHERE, Table
 from .errors import WorkError
 from .options import add_setting, add_trust, parse_assignments, setting_flags
 from .output import print_table
-from .runs import bad_input, one_line, suggest_runs, trust_flag
+from .runs import bad_input, one_line, suggest_runs, trust_flags
 
 COMMON = {      # the options that most runs need, in this order; help texts of the others are the comments beside the fields
     "env": "what to train on: a name of `hadamem list envs`, a Gymnasium id, or package.module:Class of your own",
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
             folders.check_same(folders.load_config(place), config, place)
             print(f"{place} has finished its {folders.load_config(place).total_steps:,} steps; --steps with a larger number continues it")
             return 0
-    trust = trust_flag(to_dict(config))
+    trust = trust_flags(to_dict(config))
     progress = Progress(config, str(place), live=False if args.plain else None)
     try:
         with bad_input(lambda: not progress.tally.row), progress:      # once it is running, the input was fine
