@@ -6,8 +6,8 @@ All that hadamem needs is a subclass of `Agent`: settings, how it acts, and how 
 evaluation, the progress view and the command line work with it as they do with PPO. In this folder:
 
     hadamem train --agent own_agent:Reinforce --env popgym/RepeatPreviousEasy --memory gru --gamma 0 --steps 400_000 --name mine
-    hadamem train --resume --name mine --steps 500_000
-    hadamem eval mine
+    hadamem train --resume --name mine --steps 500_000 --trust      # the run's files name own_agent:Reinforce, and may be imported
+    hadamem eval mine --trust
 """
 
 from __future__ import annotations

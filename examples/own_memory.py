@@ -10,7 +10,7 @@ Leaky keeps running means of its inputs. Each of its numbers forgets at its own 
 To train it by name from the command line, in this folder:
 
     hadamem train --env TMaze --memory own_memory:Leaky --steps 200_000 --name leaky
-    hadamem eval leaky
+    hadamem eval leaky --trust                       # the run's files name own_memory:Leaky, and may be imported
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ def test_it_runs(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert "22 checks passed" in done.stdout
     assert "return" in done.stdout.splitlines()[-1]
-    again = [sys.executable, "-m", "hadamem", "eval", str(tmp_path / "run"), "--episodes", "5"]
+    again = [sys.executable, "-m", "hadamem", "eval", str(tmp_path / "run"), "--episodes", "5", "--trust"]
     done = subprocess.run(again, capture_output=True, text=True, timeout=120, cwd=EXAMPLES)
     assert done.returncode == 0, done.stderr
 

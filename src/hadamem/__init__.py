@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
+if sys.argv[:1] == ["-m"] and not getattr(sys.flags, "safe_path", False) and sys.path[:1] in ([""], [os.getcwd()]) \
+        and any(one == "-m" and two.partition(".")[0] == __name__ for one, two in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)):
+    sys.path.pop(0)      # `python -m hadamem`: files in the current folder must not replace the modules that are imported below
+
 from typing import TYPE_CHECKING
 
 from . import _lazy, kernels, random, states

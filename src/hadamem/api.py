@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 
-from . import envs
+from . import envs, lookup
 from .agents import DEFAULT_AGENT, find_agent
 from .devices import find_device
 from .runs.config import check_sections, make_config, override, settings_table
-from .runs.folder import CONFIG, is_run, read_config, same_env
+from .runs.folder import CONFIG, read_config, rebuild_config, same_env
 from .runs.presets import PRESETS
 from .runs.settings import Table
 from .training.loop import train as train_run
@@ -21,7 +22,8 @@ from .training.run import Run
 
 
 def train(env: Any = None, memory: str | None = None, *, agent: str | None = None, preset: str = "default", out: Path | str | None = None,
-          resume: bool = False, quiet: bool = False, report: Callable[[dict[str, Any]], None] | None = None, **settings: Any) -> Run:
+          resume: bool = False, quiet: bool = False, report: Callable[[dict[str, Any]], None] | None = None, trust: bool = False,
+          **settings: Any) -> Run:
     """Train an agent with memory on an env: `hm.train("popgym/RepeatPreviousEasy", "shm", total_steps=200_000)`.
 
     env: a name of `hm.envs`, a Gymnasium id, a callable that makes a Gymnasium env (such as its class; best, since copies of it can run
@@ -33,20 +35,28 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     `ppo={"gamma": 0.9}`. `hadamem train --help` lists them.
     out: the run's folder; None: nothing is written. resume: continue the run in that folder with its settings (pass the env again if it
     was not a name). quiet: no progress. report: called with every row of metrics.
+    trust: with resume, import classes that the run's files name as "package.module:Class"; those that you pass again need no trust.
 
     Returns the run: `run.policy`, `run.metrics`, `run.summary()`.
     """
+    with lookup.trusting(trust):
+        return _train(env, memory, agent, preset, out, resume, quiet, report, settings)
+
+
+def _train(env: Any, memory: str | None, agent: str | None, preset: str, out: Path | str | None, resume: bool, quiet: bool,
+           report: Callable[[dict[str, Any]], None] | None, settings: dict[str, Any]) -> Run:
+    lookup.trust_names(lookup.trusted_names([env, memory, agent, settings]))
     saved: dict[str, Any] = {}
     if resume:
         if out is None:
             raise ValueError("resume=True needs out, the folder of the run to continue")
-        if is_run(out):
+        if rebuild_config(Path(out), _warn):
             saved = read_config(Path(out) / CONFIG)
             preset, trained = saved.get("preset", preset), saved.get("agent")
             if agent not in (None, trained):
                 raise ValueError(f"the run in {out} was trained with agent {trained!r}, got agent={agent!r}; leave it out, or start a new "
                                  "run")
-            agent = trained
+            agent = agent or trained
         elif env is None:
             raise ValueError(f"there is no run in {out} to resume")
     elif env is None and (preset not in PRESETS or "env" not in PRESETS[preset].settings):
@@ -59,6 +69,7 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     if isinstance(env, str):
         changes["env"], env = env, None
     elif env is not None:
+        lookup.trust_names([_name(env)])
         changes["env"] = _name_of_run(env, changes.get("env"), out)
         if isinstance(env, gymnasium.Env):
             changes = {**_single_env(table, agent), **changes}
@@ -113,6 +124,10 @@ def _name_of_run(env: Any, saved: str | None, out: Path | str | None) -> str:
     if not same_env(saved, name):
         raise ValueError(f"the run in {out} was trained on {saved!r}, env is {name!r}; pass the same env, or start a new run")
     return name if ":" in name else saved
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"hadamem: {text}", RuntimeWarning, stacklevel=5)
 
 
 def _progress(config: Any, out: Path | str | None) -> Any:

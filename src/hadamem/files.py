@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 from pathlib import Path
 
 
@@ -16,6 +18,35 @@ def write_file(path: Path, data: bytes) -> None:
     finally:
         new.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Delete what processes that have died left half-written in a folder; an old version that was about to be replaced goes back."""
+    for path in sorted(folder.glob(".*-*")):
+        match = re.fullmatch(r"\.(.+)\.(new|old)-(\d+)|\.probe-(\d+)", path.name)
+        if match is None or is_alive(int(match[3] or match[4])):
+            continue
+        whole = None if match[1] is None else path.with_name(match[1])
+        with contextlib.suppress(OSError):
+            if match[2] == "old" and whole is not None and not whole.exists():
+                path.rename(whole)
+            elif path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
+def is_alive(process: int) -> bool:
+    """Whether another process of this machine has this id."""
+    if process == os.getpid() or os.name != "posix":
+        return False
+    try:
+        os.kill(process, 0)
+    except PermissionError:      # someone else's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -246,13 +246,14 @@ def test_an_existing_run_is_not_overwritten(trained, monkeypatch, capsys):
 
 
 def test_a_run_without_its_settings_gives_one_error_either_way(trained, here, capsys):
-    shutil.copytree(trained / "runs/done", "half", ignore=shutil.ignore_patterns("config.yaml"))
+    """If checkpoints are left, --resume writes the settings again: tests/runs/test_integrity.py."""
+    shutil.copytree(trained / "runs/done", "half", ignore=shutil.ignore_patterns("config.yaml", "checkpoints"))
     files = sorted(here.rglob("*"))
     said = []
     for argv in (["--resume"], ["--env", ENV]):
         assert main(["train", "--out", "half", *argv]) == 2
         said.append(capsys.readouterr().err)
-    assert said[0] == said[1] == ("hadamem: half has checkpoints and metrics.jsonl and run.json of a run but not its config.yaml, so it "
+    assert said[0] == said[1] == ("hadamem: half has metrics.jsonl and run.json of a run but not its config.yaml, so it "
                                   "cannot be resumed; put config.yaml back, or choose a new name\n")
     assert sorted(here.rglob("*")) == files
 
@@ -282,10 +283,10 @@ def test_a_users_env_in_the_current_folder(here):
     (here / "own_env.py").write_text(
         "import gymnasium\nfrom tests.training.toys import Recall\ngymnasium.register('Own-v0', entry_point='own_env:Recall')\n")
     run = "import sys; sys.path = [p for p in sys.path if p]; from hadamem.cli import main; sys.exit(main())"
-    root = str(Path(__file__).parents[2])
-    for argv in (["train", "--env", "own_env:Own-v0", "--workers", "1", "--name", "own", *STEPS, *TINY], ["eval", "own", "--episodes", "4"],
-                 ["watch", "own"]):
-        done = subprocess.run([sys.executable, "-c", run, *argv], cwd=here, env={**os.environ, "PYTHONPATH": root}, capture_output=True,
+    paths = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for argv in (["train", "--env", "own_env:Own-v0", "--workers", "1", "--name", "own", *STEPS, *TINY],
+                 ["eval", "own", "--episodes", "4", "--trust"], ["watch", "own", "--env", "own_env:Own-v0"]):
+        done = subprocess.run([sys.executable, "-c", run, *argv], cwd=here, env={**os.environ, "PYTHONPATH": paths}, capture_output=True,
                               text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
     assert (here / "runs/own/episode.gif").exists()

@@ -72,7 +72,8 @@ class FakeRuns:
                     running.append(job)
 
     def start(self, job):
-        config, place = map(Path, job.command()[3:5])
+        words = job.command()
+        config, place = map(Path, words[words.index("-m") + 2:][:2])
         self.starts.append(place.name)
         place.mkdir(exist_ok=True)
         if not is_run(place):

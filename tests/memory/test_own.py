@@ -86,7 +86,7 @@ def test_by_module_and_class():
     (f"{__name__}:NUMBER", "must be a class, a function"),
     (f"{__name__}:Rigid", "'memory_size'; let it take memory_size, or set network.memory_size to none"),
     (f"{__name__}:Stubborn", "asked for output_size=2 and has 5; set self.output_size"),
-    ("torch.nn:LayerNorm", "cannot be built with input_size, output_size"),
+    ("torch.nn:LayerNorm", "must be a subclass of hm.Memory, got the class LayerNorm"),
     (f"{__name__}:not_a_memory", "must build a hm.Memory, got str"),
 ])
 def test_what_cannot_be_built(spec, words):

@@ -70,6 +70,7 @@ def test_loading_does_not_need_it(run, tmp_path, text):
 def test_a_foreign_card_is_only_data(run, tmp_path):
     folder = load_policy(run.folder).save(tmp_path / "policy")
     about = json.loads((folder / "about.json").read_text())
+    del about["sha256"], about["sealed"]      # as older versions wrote it
     for card in ("text", None, ["a"], {}):
         (folder / "about.json").write_text(json.dumps({**about, "card": card}))
         assert load_policy(folder).card == {}

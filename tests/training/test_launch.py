@@ -1,5 +1,6 @@
 """Several runs in parallel."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hadamem import lookup
 from hadamem.cli import build_parser, main
 from hadamem.cli.train import read_settings
 from hadamem.runs.config import make_config
@@ -118,7 +120,8 @@ def test_settings_that_may_change_reach_resumed_runs(finished, tmp_path):
                      "eval_env_options": {"length": 4, "x": "y z"}, "eval_deterministic": False}, {"workers": None, "log": ()}):
         new = make_config(env="TMaze", memory="gru", steps=640, seed=0, **SMALL | changes)
         shutil.copytree(finished / "seed-0", tmp_path / "seed-0", dirs_exist_ok=True)
-        args = build_parser(["train"]).parse_args(launch._command(tmp_path / "seed-0", new, tmp_path)[3:])
+        words = launch._command(tmp_path / "seed-0", new, tmp_path)
+        args = build_parser(["train"]).parse_args(words[words.index("train"):])
         assert read_settings(args, tmp_path / "seed-0") == new
 
 
@@ -157,3 +160,12 @@ def test_bad_calls(tmp_path, capsys):
     for options, words in ((["--seeds", "1", "1"], "twice"), (["--seeds", "1", "--resume"], "leave out --resume")):
         assert main(["train", "--env", "TMaze", "--out", str(tmp_path / "x"), *options]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_children_may_import_what_the_user_named(tmp_path):
+    """And not what a file named that nobody trusts."""
+    config = make_config(env="tests.training.toys:Recall", memory="gru")
+    for env, want in ((config.env, ["--trust-names", config.env]), (lookup.from_file("unheard:Of", "x.yaml"), [])):
+        words = launch._command(tmp_path / "new", dataclasses.replace(config, env=env), tmp_path)
+        assert words[words.index("--config") + 2:] == want
+        assert (sys.version_info < (3, 11)) or words[1] == "-P"      # the current folder is not first on sys.path

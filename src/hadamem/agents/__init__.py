@@ -33,8 +33,9 @@ def find_agent(name: str) -> type[Agent]:
     if name in AGENTS:
         return AGENTS[name]
     if ":" in name:
-        found = lookup.find(name)
+        found = lookup.load(name)
         _check(name, found)
+        lookup.require(name, found, (Agent,), "hadamem.agents.Agent")
         return found
     raise ValueError(f"unknown agent {name!r};{did_you_mean(name, AGENTS)} choose from {', '.join(AGENTS)}; your own is "
                      "package.module:Class, or a name passed to hadamem.agents.register_agent")

@@ -9,6 +9,7 @@ Exit codes: 0 success; 1 the command failed, or a check found failures; 2 bad in
 from __future__ import annotations
 
 import argparse
+import contextvars
 import importlib
 import os
 import sys
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 from .._version import __version__
+from ..lookup import import_from_here, trusting
 from ..names import did_you_mean
 from .errors import UsageError, WorkError
 from .extras import install_hint
@@ -49,6 +51,7 @@ COMMANDS = {   # "name", or "group name"
                      "train,sweep"),
     "paper": Command("make any table or figure of the paper, by its name", "paper"),
     "report": Command("make a page, tables and figures from the results of studies", "report"),
+    "verify": Command("check every file of a run for damage", "verify"),
     "compare": Command("compare any runs: scores, curves and statistics on one page", "compare"),
     "check-memory": Command("check that a memory of your own keeps the contract of hm.Memory", "check_memory", ""),
     "list": Command("list memories, agents, envs or backends", "listing", ""),
@@ -99,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in argv
     warnings.formatwarning = lambda message, *_, **__: f"{message}\n"      # without our file names and source lines
     try:
-        return _run(argv)
+        return contextvars.copy_context().run(_run, argv)      # what it trusts ends with it
     except SystemExit as stop:   # --help and --version; or sys.exit("text") in a module of the user
         if stop.code is None or isinstance(stop.code, int):
             return int(stop.code or 0)
@@ -121,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
+    import_from_here()
     parser = build_parser(argv)
     args, rest = parser.parse_known_args(argv)
     if rest:
@@ -132,7 +136,7 @@ def _run(argv: list[str]) -> int:
     if not hasattr(args, "command"):
         parser.print_help()
         return 0
-    with _says_what_to_install(args.parser.prog, args.command):
+    with trusting(getattr(args, "trust", False)), _says_what_to_install(args.parser.prog, args.command):
         return args.command.load().run(args)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from ..lookup import import_from_here
 from .errors import UsageError
 from .options import NameValue
 
@@ -25,7 +24,6 @@ def run(args: argparse.Namespace) -> int:
     for name in ("input_size", "output_size"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be positive, got {getattr(args, name)}")
-    import_from_here()
     try:
         report = check_spec(args.spec, args.input_size, args.output_size, args.options, raise_on_failure=args.debug)
     except (ValueError, TypeError, ImportError, AttributeError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from .options import add_trust
 from .output import print_table
 from .runs import bad_input, suggest_runs
 
@@ -16,6 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="DIR", default="comparison", help="folder of the page, tables and figures (default: comparison)")
     parser.add_argument("--score", choices=SCORES, help="what is compared (default: success or return in evaluations if all have them, "
                                                         "otherwise the return while training)")
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -24,12 +24,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from ..runs.evaluations import keep
+    from ..runs.files import inside
+    from ..runs.folder import EVALUATIONS
     from ..training.evaluate import evaluate
 
     finished: list[int] = []
     try:
         with bad_input(lambda: not finished):      # once an episode has ended, the input was fine
             run, env, options = open_named_run(args)
+            inside(run.folder / EVALUATIONS, run.folder)      # before playing, which may take long
             with _counter(args.episodes, finished) as report:
                 found = evaluate(run.policy, env, args.episodes, args.seed, args.deterministic, env_options=options,
                                  max_steps=args.max_steps, report=report)

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..lookup import import_from_here
 from .errors import UsageError, WorkError
+from .options import add_trust
 from .output import print_table
 from .runs import bad_input
 
@@ -25,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--out", metavar="FILE", help="the file to write (default: the run's name with .onnx or .pt2, or -policy, in the current folder)")
     add("--mask", action="store_true", help="with an input for allowed actions")
     add("--noise", action="store_true", help="with an input for random numbers, so that actions can be drawn")
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,7 +36,6 @@ def run(args: argparse.Namespace) -> int:
     with bad_input():
         if format == "policy" and (args.mask or args.noise):
             raise ValueError("--mask and --noise are for --format onnx and torch; a saved policy takes masks and draws actions anyway")
-        import_from_here()
         policy = load_policy(args.run)
         out = Path(args.out or f"{Path(args.run).resolve().name}{ENDINGS[format] or '-policy'}")
         if format == "policy":

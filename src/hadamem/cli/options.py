@@ -9,9 +9,15 @@ from typing import Any
 from ..runs.settings import ALIASES, Setting, Table, parse_value
 
 INTERNAL = ("command", "parser", "debug")   # set by the command line itself, not settings of a command
-RESERVED = ("name", "out", "resume", "config", "set", "plain", "seeds", "jobs", "debug", "help")      # options of `train` itself
+RESERVED = ("name", "out", "resume", "config", "set", "plain", "seeds", "jobs", "debug", "help", "trust")      # options of `train` itself
 PAIRS = {"env_options": "--env-option", "eval_env_options": "--eval-env-option", "network.memory_options": "--memory-option",
          "network.actor_memory_options": "--actor-memory-option"}
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """The option that lets names in files be imported; `hadamem.cli` looks at it."""
+    parser.add_argument("--trust", action="store_true", help="import classes that the files name as package.module:Class, which runs their "
+                                                             "code; those that you name on the command line need no --trust")
 
 
 class NameValue(argparse.Action):

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import shlex
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..envs import EnvError
-from ..lookup import import_from_here
+from ..lookup import trusted_names
 from ..names import close_names
 from ..runs import folder as folders
 from ..runs.config import settings_table
 from ..runs.folder import RUNS
 from .errors import UsageError
 from .extras import missing_package
-from .options import add_setting
+from .options import add_setting, add_trust
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +30,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     table = settings_table()
     add_setting(parser.add_argument, table.settings["env_options"], table,
                 "an option of the env, in addition to the run's: --env-option k=5; repeatable")
+    add_trust(parser)
 
 
 def open_named_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
@@ -37,13 +39,23 @@ def open_named_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
 
     path = folders.find_run(args.run)
     if not folders.is_run(path):
-        raise ValueError(f"there is no run in {path};{suggest_runs(path)} `hadamem train` makes one")
-    import_from_here()
-    run = open_run(path)
+        lost = (path / folders.CHECKPOINTS).is_dir()
+        hint = f"`hadamem train --resume --out {path}` writes its {folders.CONFIG} again" if lost else "`hadamem train` makes one"
+        raise ValueError(f"there is no run in {path};{suggest_runs(path)} {hint}")
+    run = open_run(path, trust=args.trust)
     given = getattr(args, "env_options", {})
     if args.env is None:
         return run, run.config.env, {**run.config.env_options, **given}
+    if args.env == run.config.env:      # named again, so that it may be imported
+        given = {**run.config.env_options, **given}
     return run, args.env, given
+
+
+def trust_flags(values: Mapping[str, Any]) -> str:
+    """What a command needs that will read these settings from a file: the env again if it is a class of the user, else --trust."""
+    names = trusted_names(values)
+    env = str(values.get("env", ""))
+    return (f" --env {shlex.quote(env)}" if env in names else "") + (" --trust" if set(names) - {env} else "")
 
 
 def suggest_runs(path: Path) -> str:

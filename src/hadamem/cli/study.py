@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..names import close_names
+from .options import add_trust
 from .output import print_table
 from .runs import bad_input
 
@@ -16,6 +17,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", metavar="FILE", help="a YAML file that describes the study; or the word status")
     parser.add_argument("folder", nargs="?", metavar="FOLDER", help="with status: a study's folder, or its name in studies/")
     add_launch_arguments(parser)
+    add_trust(parser)
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +40,7 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with bad_input():
         from ..experiments.own import read_study
-        from ..lookup import import_from_here
 
-        import_from_here()
         if args.what == "status":
             return show_status(args.folder)
         if args.folder is not None:

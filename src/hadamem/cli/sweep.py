@@ -12,8 +12,9 @@ from typing import Any
 
 from ..names import did_you_mean
 from .errors import WorkError
+from .options import add_trust
 from .output import print_table
-from .runs import bad_input
+from .runs import bad_input, trust_flags
 
 SHOWN = 10            # trials in the table at the end
 ENOUGH = 10           # finished trials, for the importance of settings
@@ -34,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--ray-address", metavar="ADDRESS", help="of a running cluster, host:port or auto (default: start one on this machine)")
     add("--gpus-per-run", type=float, default=0.0, metavar="X", help="GPUs that Ray reserves for a run; 0.33: three share one (default: 0)")
     add("--plain", action="store_true", help="print lines instead of the live view, also on a terminal")
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -42,9 +44,7 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError("`hadamem sweep` needs Optuna: pip install 'hadamem[sweep]'")
         from ..experiments.sweep import read_sweep
         from ..experiments.sweep_folder import SWEEPS
-        from ..lookup import import_from_here
 
-        import_from_here()
         if args.what == "status":
             return show_status(args.folder)
         if args.folder is not None:
@@ -91,8 +91,9 @@ def run_and_print(sweep: Any, out: Path, args: argparse.Namespace) -> int:
     lines = [("sweep", str(out)), ("trials", ", ".join(f"{count} {name}" for name, count in counts.items() if count))]
     if finished:
         steps = 10 * sweep.config({}).total_steps
+        trust = trust_flags(sweep.settings)
         lines += [("best settings", str(out / BEST)),
-                  ("train longer", f"hadamem train --config {out / BEST} --steps {steps} --name {sweep.name}-best")]
+                  ("train longer", f"hadamem train --config {out / BEST} --steps {steps} --name {sweep.name}-best{trust}")]
     if interrupted:
         lines.append(("continue", "the same command"))
     missing = sweep.trials - counts["finished"] - counts["pruned"]

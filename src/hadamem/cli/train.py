@@ -6,21 +6,24 @@ import argparse
 import dataclasses
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from ..agents import DEFAULT_AGENT, section_of
 from ..envs import EnvError
-from ..lookup import import_from_here
+from ..lookup import trust_names, trusted_names, trusting
 from ..runs import folder as folders
-from ..runs.config import TrainConfig, check_sections, make_config, override, settings_table, to_flat
+from ..runs.checkpoint import read
+from ..runs.config import TrainConfig, check_sections, make_config, override, settings_table, to_dict, to_flat
+from ..runs.files import CheckpointError
 from ..runs.folder import RUNS
 from ..runs.presets import PRESETS
 from ..runs.settings import ELSEWHERE, Table
 from .errors import WorkError
-from .options import add_setting, parse_assignments, setting_flags
+from .options import add_setting, add_trust, parse_assignments, setting_flags
 from .output import print_table
-from .runs import bad_input, one_line, suggest_runs
+from .runs import bad_input, one_line, suggest_runs, trust_flags
 
 COMMON = {      # the options that most runs need, in this order; help texts of the others are the comments beside the fields
     "env": "what to train on: a name of `hadamem list envs`, a Gymnasium id, or package.module:Class of your own",
@@ -53,6 +56,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=int, nargs="+", metavar="N", help="one run per seed, side by side, in folders seed-N of --name or --out; "
                                                           "finished ones are not repeated, others are resumed")
     add("--jobs", type=int, metavar="N", help="runs at the same time (default: three on a GPU, on a CPU one per core)")
+    add_trust(parser)
+    add("--trust-names", nargs="+", default=[], help=argparse.SUPPRESS)      # for a child: what the user wrote or trusted
     section = section_of(agent)
     for group, title in (("", "more settings of the run"), ("network", "the network"), (section, f"the algorithm, {agent}")):
         box = parser.add_argument_group(f"{title} [with the preset default]")
@@ -68,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         from ..training.processes import end_with_parent
         from ..view.progress import Progress
 
-        import_from_here()
+        trust_names(args.trust_names)
         end_with_parent()
         place = _folder(args)
         if args.jobs is not None and args.jobs < 1:
@@ -78,21 +83,23 @@ def run(args: argparse.Namespace) -> int:
         config = read_settings(args, place)
         place = place or RUNS / default_name(config)
         _check_complete(place)
-        if args.resume and _is_finished(place, config):
+        if args.resume and _is_finished(place, config) and not _is_damaged(place):
             folders.check_same(folders.load_config(place), config, place)
             print(f"{place} has finished its {folders.load_config(place).total_steps:,} steps; --steps with a larger number continues it")
             return 0
+    trust = trust_flags(to_dict(config))
     progress = Progress(config, str(place), live=False if args.plain else None)
     try:
         with bad_input(lambda: not progress.tally.row), progress:      # once it is running, the input was fine
             run = train_run(config, place, resume=args.resume, **progress.hooks)
     except (EnvError, TrainingFailed) as error:
-        raise WorkError(f"{one_line(error)}; `hadamem train --resume --out {place}` continues from the last checkpoint") from error
+        hint = f"; `hadamem train --resume --out {place}{trust}` continues from the last checkpoint" if folders.is_run(place) else ""
+        raise WorkError(f"{one_line(error)}{hint}") from error
     done = bool(run.metrics) and run.metrics[-1]["steps"] >= config.total_steps
     print_table([
         ("run", str(place)), *_evaluations(run), ("curve", _draw(run)),
-        ("evaluate", f"hadamem eval {place}"), ("watch", f"hadamem watch {place}"),
-        *([] if done else [("resume", f"hadamem train --resume --out {place}")]),
+        ("evaluate", f"hadamem eval {place}{trust}"), ("watch", f"hadamem watch {place}{trust}"),
+        *([] if done else [("resume", f"hadamem train --resume --out {place}{trust}")]),
     ], indent=2)
     return 0 if done else 130
 
@@ -124,8 +131,8 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
             raise ValueError("--resume takes the settings of the run itself; leave out --config")
         if place is None:
             raise ValueError("--resume needs to know which run: add --name or --out")
-        _check_complete(place)
-        if not folders.is_run(place):
+        if not folders.rebuild_config(place, lambda text: print(f"hadamem: {text}", file=sys.stderr)):
+            _check_complete(place)
             raise ValueError(f"there is no run in {place} to resume;{suggest_runs(place)} leave out --resume to start one")
         file = place / folders.CONFIG
     saved = {} if file is None else folders.read_config(file)
@@ -138,6 +145,7 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
     given = {name: value for name, value in vars(args).items() if name in table.settings}
     for name, value in parse_assignments(args.set, table).items():
         given[name] = {**given.get(name, {}), **value} if isinstance(value, dict) else value
+    trust_names(trusted_names(given))
     if given.get("agent", agent) != agent:
         raise ValueError("--set cannot change the agent, which decides what other settings there are; use --agent")
     try:
@@ -155,21 +163,31 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
 
 def _find_agent(words: list[str]) -> str:
     """The agent that a command line means, which decides what other options there are: --agent, the file, or the preset."""
-    import_from_here()
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     for flag in ("--agent", "--config", "--name", "--out", "--preset"):
         early.add_argument(flag)
-    early.add_argument("--resume", action="store_true")
+    for flag in ("--resume", "--trust"):
+        early.add_argument(flag, action="store_true")
+    early.add_argument("--trust-names", nargs="+", default=[])
     try:
         args, _ = early.parse_known_args(words)
+        trust_names(args.trust_names)
         place = _folder(args) if args.resume else None
         file = args.config if args.config is not None else None if place is None else place / folders.CONFIG
-        saved = {} if file is None else folders.read_config(Path(file))
+        saved = {} if file is None else _read_for_agent(Path(file))
         agent = _agent_of(args, saved)
-        section_of(agent)
+        with trusting(args.trust):
+            section_of(agent)
     except (argparse.ArgumentError, ValueError, TypeError):      # the full parser says what is wrong
         return DEFAULT_AGENT
     return agent
+
+
+def _read_for_agent(file: Path) -> dict[str, Any]:
+    """The settings in a file, or of the newest checkpoint if a run lost its file."""
+    if file.name == folders.CONFIG and not file.exists():
+        folders.rebuild_config(file.parent, lambda text: print(f"hadamem: {text}", file=sys.stderr))
+    return folders.read_config(file)
 
 
 def _agent_of(args: argparse.Namespace, saved: dict[str, Any]) -> str:
@@ -212,6 +230,18 @@ def _draw(run: Any) -> str:
 
 def _is_finished(place: Path, config: TrainConfig) -> bool:
     return folders.read_info(place).get("status") == "finished" and folders.load_config(place).total_steps >= config.total_steps
+
+
+def _is_damaged(place: Path) -> bool:
+    """Whether the newest checkpoint of a finished run is damaged, which is said: training goes on from the one before."""
+    path = next(folders.Checkpoints(place / folders.CHECKPOINTS).paths(), None)
+    try:
+        if path is not None:
+            read(path)
+    except CheckpointError as error:
+        print(f"hadamem: {place} has finished, but its newest checkpoint is damaged: {error}", file=sys.stderr)
+        return True
+    return False
 
 
 def _check_complete(place: Path) -> None:

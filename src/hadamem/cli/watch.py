@@ -23,6 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from ..runs.files import inside
     from ..view import watch
 
     with bad_input():
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         if args.text:
             watch.show(noted(), args.fps)
             return 0
-        path = watch.write(noted(), args.out or Path(run.folder) / "episode.gif", args.fps)
+        path = watch.write(noted(), args.out or inside(Path(run.folder) / "episode.gif", run.folder), args.fps)
     for caption in captions:
         print(caption)
     print_table([("written to", str(path))], indent=2)

@@ -132,13 +132,17 @@ def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedE
     """Make an env by its Gymnasium id or as "module:Class". A task of ours under its Gymnasium id is made directly."""
     from . import foreign
 
-    own, missing = _find_class(name)
-    if isinstance(own, type) and issubclass(own, BatchedEnv):
-        return own(num_envs, **options)
+    own, missing = (None, "") if name in gymnasium.registry else _find_class(name)
     if own is not None:
+        lookup.require(name, own, (BatchedEnv, gymnasium.Env), "gymnasium.Env or hm.envs.BatchedEnv")
+        if isinstance(own, type) and issubclass(own, BatchedEnv):
+            lookup.check_options(name, own, options)
+            return own(num_envs, **options)
         return foreign.adapt(own, num_envs, **options)
     try:
         spec = foreign.find_spec(name)
+    except lookup.UntrustedName:
+        raise
     except (ValueError, ImportError, TypeError) as error:      # TypeError: raised by the user's module
         near = close_names(name, TASKS, n=3)
         hint = (f"it was not found as 'module:Class': {missing}" if missing else f"did you mean {' or '.join(near)}?" if near else
@@ -152,7 +156,9 @@ def _find_class(name: str) -> tuple[Any, str]:
     """The callable that "package.module:Class" names, and "". If there is none: None, and the reason if `name` has that form."""
     module, _, path = name.partition(":")
     try:
-        found = lookup.find(name)
+        found = lookup.load(name)
+    except lookup.UntrustedName:
+        raise
     except ValueError as error:
         return None, str(error) if all(part.isidentifier() for part in path.split(".")) else ""
     except (Exception, SystemExit) as error:

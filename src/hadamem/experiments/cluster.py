@@ -37,7 +37,7 @@ def launch(folder: StudyFolder, tasks: Sequence[Task], *, address: str | None = 
         remote = ray.remote(num_cpus=num_cpus, num_gpus=num_gpus, max_retries=retries, retry_exceptions=[TaskFailed],
                             max_calls=1)(run_worker)      # a fresh process for every task
         place = StudyFolder(folder.path.resolve(), None if folder.extra_records is None else folder.extra_records.resolve())
-        waiting = {remote.remote(worker_arguments(place, task.name), str(place.log(task)), str(Path.cwd())): task for task in tasks}
+        waiting = {remote.remote(worker_arguments(place, task), str(place.log(task)), str(Path.cwd())): task for task in tasks}
         with terminated_is_interrupted():
             return _collect(ray, folder, waiting, tick, stopping, every)
     finally:

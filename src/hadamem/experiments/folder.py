@@ -19,6 +19,7 @@ from typing import Any
 
 from .._version import __version__
 from ..files import write_text
+from ..lookup import from_file
 from ..runs.folder import is_locked, is_run, now
 from .records import misfit, read_record, write_record
 from .study import MeasureTask, Study, Task, TrainTask, from_plain, to_plain
@@ -79,7 +80,7 @@ class StudyFolder:
             raise ValueError(f"{file} is damaged: {error}") from error
         if not isinstance(content, dict) or content.get("format") != FORMAT or any(key not in content for key in NEEDED):
             raise ValueError(f"{file} is not a study of format {FORMAT}, or is damaged")
-        return content
+        return from_file(content, file)
 
     def tasks(self) -> list[Task]:
         return [from_plain(task) for task in self.read()["tasks"]]

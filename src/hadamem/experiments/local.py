@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 
-from ..training.processes import Job, run_jobs
+from ..lookup import trusted_names
+from ..training.processes import Job, python_module, run_jobs
 from .folder import StudyFolder
 from .study import MeasureTask, Task
 from .worker import BAD_INPUT, INTERRUPTED
@@ -33,8 +33,8 @@ def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries:
                     note(folder, task, job, final=not again(job))
         tick()
 
-    start = [sys.executable, "-m", "hadamem.experiments.worker"]
-    commands = {name: [*start, *worker_arguments(folder, *(task.name for task in part))] for name, part in groups.items()}
+    start = python_module("hadamem.experiments.worker")
+    commands = {name: [*start, *worker_arguments(folder, *part)] for name, part in groups.items()}
     jobs = [Job(name, partial(list, commands[name]), folder.log(part[0])) for name, part in groups.items()]
     return not run_jobs(jobs, at_once, slots=gpu_slots(), again=again, tick=watch, stopping=stopping, every=2.0)
 
@@ -62,9 +62,12 @@ def why_ended(job: Job) -> str:
     return job.last_error() or reason
 
 
-def worker_arguments(folder: StudyFolder, *names: str) -> list[str]:
+def worker_arguments(folder: StudyFolder, *tasks: Task) -> list[str]:
     """The arguments of a worker for these tasks, see `worker.main`."""
-    return [str(folder.path), *names, *([] if folder.extra_records is None else ["--records", str(folder.extra_records)])]
+    names = trusted_names([task.settings for task in tasks])
+    return [str(folder.path), *(task.name for task in tasks),
+            *([] if folder.extra_records is None else ["--records", str(folder.extra_records)]),
+            *(["--trust-names", *names] if names else [])]
 
 
 def default_at_once() -> int:

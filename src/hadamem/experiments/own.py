@@ -83,7 +83,7 @@ def read_keys(file: Path, keys: Mapping[str, str], what: str, needed: Sequence[s
     """The content of a YAML file that describes a study or sweep. keys: what it may have, with what they mean; needed: what it must."""
     if not file.exists():
         raise ValueError(f"there is no file {file}")
-    content = read_config(file)
+    content = read_config(file, written=True)
     for key in content:
         if key not in keys:
             raise ValueError(f"{file}: unknown key {key!r};{did_you_mean(str(key), keys)} a {what} has {', '.join(keys)}")

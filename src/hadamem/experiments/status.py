@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..lookup import UntrustedName
 from ..runs.folder import is_run
 from ..training.launch import last_row
 from .folder import StudyFolder
@@ -33,7 +34,10 @@ def status_of(folder: StudyFolder, task: Task, total: int = 0) -> TaskStatus:
     if not isinstance(task, TrainTask):
         found = folder.result(task)
         return TaskStatus(task.name, state, seconds=0.0 if found is None else found["seconds"], error=error)
-    total = total or task.config().total_steps
+    try:
+        total = total or task.config().total_steps
+    except UntrustedName:      # how far it is can be said without importing its classes
+        total = int(task.settings.get("total_steps", 0))
     if state == "finished":
         record = folder.result(task) or {}
         return TaskStatus(task.name, state, record["steps"], total, record["seconds"], record["final"].get("return"))

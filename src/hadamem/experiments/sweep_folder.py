@@ -14,6 +14,7 @@ from typing import Any
 
 from .._version import __version__
 from ..files import write_text
+from ..lookup import from_file
 from ..runs.folder import now
 from .sweep import Sweep, from_plain
 
@@ -71,7 +72,7 @@ class SweepFolder:
             content = json.loads(file.read_text(encoding="utf-8"))
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise ValueError(f"it is not a sweep of format {FORMAT}")
-            return from_plain(content["sweep"])
+            return from_plain(from_file(content["sweep"], file))
         except FileNotFoundError as error:
             raise ValueError(f"there is no sweep in {self.path}: it has no {SWEEP}") from error
         except (ValueError, OSError, KeyError, TypeError) as error:

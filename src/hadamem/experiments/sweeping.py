@@ -7,7 +7,6 @@ unfinished trials again and resumes their runs from their checkpoints.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -20,11 +19,12 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
+from ..lookup import trusted_names
 from ..runs.folder import METRICS, RunFolder, is_run, read_info, save_config
 from ..runs.metrics import read_rows
 from ..statistics import final_score, series
 from ..training.launch import is_finished, last_row, log_of
-from ..training.processes import PATIENCE, Job, run_jobs
+from ..training.processes import PATIENCE, Job, python_module, run_jobs
 from . import local, running
 from .folder import lock
 from .ray_jobs import ray_jobs
@@ -151,6 +151,7 @@ class Sweeper:
 
     def _runs(self, trial: optuna.Trial) -> Iterator[Job]:
         values = {name: suggest(trial, found) for name, found in self.sweep.search.items()}
+        names = trusted_names([self.sweep.settings, values])
         folders = {seed: self.folder.run_folder(trial.number, seed) for seed in self.sweep.seeds}
         before = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
         active = self.active[trial.number] = Active(trial, values, folders, set(before))
@@ -162,7 +163,7 @@ class Sweeper:
         self._report(active)
         for place in folders.values():
             if not active.ending and not is_finished(place, self.total):
-                job = self.make_job(place.name, lambda place=place: command(place), log_of(place))
+                job = self.make_job(place.name, lambda place=place: command(place, names), log_of(place))
                 active.jobs.append(job)
                 yield job
         self._settle(active)
@@ -326,9 +327,10 @@ def config_file(place: Path) -> Path:
     return place.with_name(place.name + ".yaml")
 
 
-def command(place: Path) -> list[str]:
+def command(place: Path, names: Sequence[str] = ()) -> list[str]:
+    """names: classes of the user that the process may import."""
     place = place.resolve()
-    return [sys.executable, "-m", "hadamem.experiments.trial", str(config_file(place)), str(place)]
+    return [*python_module("hadamem.experiments.trial"), str(config_file(place)), str(place), *(["--trust-names", *names] if names else [])]
 
 
 def short(name: str) -> str:

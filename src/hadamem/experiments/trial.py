@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..runs.folder import is_run, load_config
+from ..runs.folder import load_config, rebuild_config
 from ..training.loop import train
 from .worker import INTERRUPTED, guard, prepare
 
@@ -15,14 +15,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", type=Path)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--trust-names", nargs="+", default=[], help="classes of the user that may be imported")
     args = parser.parse_args(argv)
 
     def work() -> int:
-        run = train(load_config(args.config), args.folder, resume=is_run(args.folder),
+        run = train(load_config(args.config), args.folder, resume=rebuild_config(args.folder, print),
                     notify=lambda text: print(text, flush=True))
         return 0 if run.status == "finished" else INTERRUPTED
 
-    prepare()
+    prepare(args.trust_names)
     return guard(work)
 
 

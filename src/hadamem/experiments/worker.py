@@ -7,7 +7,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 from ..bench.timing import machine
 from ..devices import find_device
 from ..files import clip_text, write_text
-from ..lookup import import_from_here
-from ..runs.folder import is_locked, is_run
+from ..lookup import import_from_here, trust_names
+from ..runs.folder import is_locked, rebuild_config
 from ..training.loop import train
 from ..training.processes import end_with_parent
 from ..training.run import Run
@@ -58,7 +58,7 @@ def _train(folder: StudyFolder, task: TrainTask) -> Run:
     end = time.monotonic() + PATIENCE
     while is_locked(place) and time.monotonic() < end:      # an earlier worker is writing its last checkpoint
         time.sleep(0.2)
-    return train(task.config(), place, resume=is_run(place), notify=lambda text: print(text, flush=True))
+    return train(task.config(), place, resume=rebuild_config(place, print), notify=lambda text: print(text, flush=True))
 
 
 def _measure(folder: StudyFolder, task: MeasureTask) -> int:
@@ -92,8 +92,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("tasks", nargs="+")
     parser.add_argument("--records", type=Path)
+    parser.add_argument("--trust-names", nargs="+", default=[], help="classes of the user that may be imported")
     args = parser.parse_args(argv)
-    prepare()
+    prepare(args.trust_names)
     folder = StudyFolder(args.folder, args.records)
     worst = 0
     for name in args.tasks:      # one after the other; a failure does not stop the others
@@ -108,9 +109,10 @@ def _note(folder: StudyFolder, name: str, error: str) -> None:
     folder.note_failure(name, {"error": error})
 
 
-def prepare() -> None:
-    """What a worker process does first: it finds modules of the user, and ends with the process that started it."""
+def prepare(names: Sequence[str]) -> None:
+    """What a worker process does first: it may import the user's classes, and ends with the process that started it."""
     import_from_here()
+    trust_names(names)
     end_with_parent()
 
 

@@ -72,7 +72,7 @@ def find_memory(name: str) -> Callable[..., Memory]:
     if isinstance(name, str) and name in MEMORIES:
         return MEMORIES[name]
     if isinstance(name, str) and ":" in name:
-        return lookup.find(name)
+        return lookup.find(name, (Memory,), "hm.Memory")
     raise ValueError(f"unknown memory {name!r};{did_you_mean(name, MEMORIES)} choose from {', '.join(MEMORIES)}; for your own, write "
                      "package.module:Class, or register it with hm.register_memory in a module that is imported")
 

@@ -1,4 +1,4 @@
-"""Checkpoints: folders of two files. `tensors.safetensors` holds the tensors, `about.json` everything else and the tensors' checksum.
+"""Checkpoints: folders of two files. `tensors.safetensors` holds the tensors, `about.json` everything else and the checksums of both.
 
 A folder is written under another name, forced to the disk and then renamed, so a checkpoint is never partial. Nothing is pickled.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -17,9 +18,10 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
-from ..files import clip_text, sync_folder, write_through
+from ..files import clear_leftovers, clip_text, sync_folder, write_through
+from ..lookup import from_file
 from .chunks import Chunked, ChunkStore
-from .files import CheckpointError
+from .files import CheckpointError, LinkError, inside
 
 FORMAT = 1                 # of everything that a run writes; raised when an older hadamem could not read it
 TENSORS, ABOUT, CHUNKS = "tensors.safetensors", "about.json", "chunks"
@@ -43,7 +45,9 @@ def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any],
 
     data = save({name: x.detach().cpu().contiguous() for name, x in tensors.items()})
     seal = {"file": TENSORS, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    text = json.dumps({"format": FORMAT, "hadamem": __version__, "torch": torch.__version__, **about, "tensors": seal}, indent=1)
+    facts = {"format": FORMAT, "sealed": True, "hadamem": __version__, "torch": torch.__version__, **about, "tensors": seal}
+    content = json.loads(json.dumps(facts))      # as it will be read
+    text = json.dumps({**content, "sha256": fingerprint(content)}, indent=1)
     folder.parent.mkdir(parents=True, exist_ok=True)
     new, old = (folder.with_name(f".{folder.name}.{kind}-{os.getpid()}") for kind in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)
@@ -74,14 +78,14 @@ def read(folder: Path, only: str = "") -> Checkpoint:
 
     about = read_about(folder)
     try:
-        data = (folder / TENSORS).read_bytes()
+        data = inside(folder / TENSORS, folder).read_bytes()
         seal = about["tensors"]
         if len(data) != seal["bytes"]:
             raise CheckpointError(f"{folder / TENSORS} has {len(data)} bytes instead of {seal['bytes']}")
         if hashlib.sha256(data).hexdigest() != seal["sha256"]:
             raise CheckpointError(f"{folder / TENSORS} was changed: its checksum is wrong")
         tensors = load(data)
-    except CheckpointError:
+    except (CheckpointError, LinkError):
         raise
     except Exception as error:      # a missing file or entry, or anything that safetensors finds
         raise CheckpointError(f"{folder / TENSORS} cannot be read: {clip_text(error)}") from error
@@ -89,16 +93,28 @@ def read(folder: Path, only: str = "") -> Checkpoint:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """The plain values alone."""
-    path = folder / ABOUT
+    """The plain values alone, checked against their checksum. Files of older versions have none."""
+    path = inside(folder / ABOUT, folder)
     try:
         about = json.loads(path.read_bytes())
         if not isinstance(about, dict):
             raise TypeError(f"it holds a {type(about).__name__}, not an object")
-    except Exception as error:
+        sealed, sha256 = "sealed" in about, about.pop("sha256", None)
+        damaged = (sealed or sha256 is not None) and sha256 != fingerprint(about)
+    except Exception as error:      # whatever a damaged file can raise
         raise CheckpointError(f"{path} cannot be read: {clip_text(error)}") from error
+    if damaged:
+        raise CheckpointError(f"{path} was changed: its checksum is wrong")
     check_format(about, path)
-    return about
+    if not all(isinstance(seal, dict) and isinstance(seal.get("name"), str) and {"bytes", "sha256"} <= seal.keys()
+               for seal in about.get("chunks", [])):
+        raise CheckpointError(f"{path} does not say which chunks it needs")
+    return from_file(about, path)
+
+
+def fingerprint(values: Mapping[str, Any]) -> str:
+    """The SHA-256 of plain values, however they are formatted and ordered."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def check_format(values: Mapping[str, Any], path: Path) -> None:
@@ -128,8 +144,9 @@ class Checkpoints:
 
     def paths(self) -> Iterator[Path]:
         """Newest first."""
-        if self.folder.is_dir():
-            yield from sorted((p for p in self.folder.iterdir() if p.name.isdigit() and p.is_dir()), key=lambda p: -int(p.name))
+        if inside(self.folder, self.folder.parent).is_dir():
+            found = (inside(p, self.folder) for p in self.folder.iterdir() if re.fullmatch("[0-9]{1,18}", p.name) and p.is_dir())
+            yield from sorted(found, key=lambda p: -int(p.name))
 
     def newest(self, say: Callable[[str], None], only: str = "", load: Chunked | None = None,
                check: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
@@ -159,9 +176,7 @@ class Checkpoints:
                 aside = path.with_name(f"{path.name}.damaged")
                 shutil.rmtree(aside, ignore_errors=True)
                 path.rename(aside)
-        for kind in ("new", "old"):
-            for path in self.folder.glob(f".*.{kind}-*"):
-                shutil.rmtree(path, ignore_errors=True)
+        clear_leftovers(self.folder)
         self._drop_chunks()
 
     def _drop_chunks(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..files import clip_text, write_file
-from .files import CheckpointError
+from .files import CheckpointError, inside
 
 
 class Chunked(Protocol):
@@ -73,11 +73,11 @@ class ChunkStore:
 
     def keep(self, names: set[str]) -> None:
         """Delete all other chunks."""
-        if self.folder.is_dir():
+        if inside(self.folder, self.folder.parent).is_dir():
             for path in self.folder.iterdir():
                 if path.name.removesuffix(".safetensors") not in names:
                     path.unlink(missing_ok=True)
         self.seals = {name: seal for name, seal in self.seals.items() if name in names}
 
     def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.safetensors"
+        return inside(self.folder / f"{name}.safetensors", self.folder.parent)

@@ -16,9 +16,9 @@ import datetime
 import json
 import os
 import platform
-import re
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,11 @@ import numpy as np
 import torch
 
 from .._version import __version__
-from ..files import write_text
-from .checkpoint import FORMAT, Checkpoints, check_format
+from ..files import clear_leftovers, write_text
+from .checkpoint import FORMAT, Checkpoints, check_format, read_about
 from .config import TrainConfig, from_dict, spell_out, to_dict, to_flat
+from .files import CheckpointError, inside
+from .yaml_file import dump_yaml, read_yaml
 
 RUNS = Path("runs")      # where `hadamem train --name` puts runs
 CONFIG, RUN, METRICS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "checkpoints"
@@ -58,7 +60,9 @@ class RunFolder:
         except OSError as error:
             self._unmake()
             raise ValueError(f"cannot write to the folder {self.path}: {error.strerror or error}; choose another one") from error
+        self._identity = _identity(self.path)
         self._take()
+        clear_leftovers(self.path)
 
     def __enter__(self) -> RunFolder:
         return self
@@ -67,6 +71,13 @@ class RunFolder:
         self._release()
         if not (self.path / CONFIG).exists():      # the run never began
             self._unmake()
+
+    def is_there(self) -> bool:
+        """Whether the folder still is where it was when it was opened."""
+        try:
+            return self._identity == _identity(self.path)
+        except OSError:
+            return False
 
     @property
     def metrics(self) -> Path:
@@ -128,6 +139,11 @@ class RunFolder:
                 path.rmdir()
 
 
+def _identity(folder: Path) -> tuple[int, int]:
+    found = folder.stat()
+    return found.st_dev, found.st_ino
+
+
 def is_locked(folder: Path) -> bool:
     """Whether a process is training in a folder."""
     try:
@@ -160,8 +176,9 @@ def find_run(folder: Path | str) -> Path:
 
 def read_info(folder: Path) -> dict[str, Any]:
     """run.json; empty if it is missing or damaged, since nothing depends on it."""
+    file = inside(folder / RUN, folder)
     try:
-        info = json.loads((folder / RUN).read_bytes())
+        info = json.loads(file.read_bytes())
     except (OSError, ValueError):
         return {}
     return info if isinstance(info, dict) else {}
@@ -176,11 +193,28 @@ def save_config(config: TrainConfig, path: Path) -> None:
 
     values = {"format": FORMAT, "hadamem": __version__, **to_dict(config)}
     try:
-        text = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=120)
+        text = dump_yaml(values)
     except yaml.YAMLError as error:
         raise ValueError(f"config cannot be written to {path}: settings must be numbers, strings, lists and dicts of them "
                          f"({' '.join(str(error).split())})") from error
     write_text(path, text)
+
+
+def rebuild_config(folder: Path, say: Callable[[str], None]) -> bool:
+    """Write a config.yaml that was lost again, from the newest checkpoint that holds it. Returns whether there is one now."""
+    if is_run(folder):
+        return True
+    for path in Checkpoints(folder / CHECKPOINTS).paths():
+        try:
+            values = read_about(path).get("config")
+        except CheckpointError:
+            continue
+        if not isinstance(values, dict):
+            continue
+        write_text(folder / CONFIG, dump_yaml({"format": FORMAT, "hadamem": __version__, **values}))
+        say(f"{folder / CONFIG} was missing; it was written again from the checkpoint {path.name}")
+        return True
+    return False
 
 
 def load_config(path: Path | str) -> TrainConfig:
@@ -189,31 +223,16 @@ def load_config(path: Path | str) -> TrainConfig:
     return from_dict(read_config(path / CONFIG if path.is_dir() else path))
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """The nested values of a YAML file, without those that say who wrote it. A file of a newer version is refused."""
-    import yaml
+def read_config(path: Path, written: bool = False) -> dict[str, Any]:
+    """The nested values of a YAML file, without those that say who wrote it. A file of a newer version is refused.
 
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _loader())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    written: by the user, as a study is, so that names of classes in it may be imported.
+    """
+    values = read_yaml(inside(path, path.parent) if path.name == CONFIG else path, written)
     if not isinstance(values, dict):
         raise ValueError(f"{path} must be a mapping from names to values, got {type(values).__name__}")
     check_format(values, path)
     return {name: value for name, value in values.items() if name not in ("format", "hadamem")}
-
-
-def _loader() -> Any:
-    """YAML 1.1 reads 1e-3 as text because it lacks a dot; here it is a number."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789"))
-    return Loader
 
 
 def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..files import clip_text
 from .config import TrainConfig, to_dict, to_flat
+from .files import inside
 
 X_AXIS = ("iteration", "steps")      # not logged as curves
 
@@ -99,6 +100,7 @@ class Logs:
 
     def _start(self, name: str, folder: Path, config: TrainConfig, steps: int, run_id: str | None) -> None:
         try:
+            inside(folder / name, folder)      # wandb has a folder of its name there
             self.open[name] = LOGGERS[name](folder, config, steps, run_id)
         except ImportError as error:
             if name not in OPTIONAL:

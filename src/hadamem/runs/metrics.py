@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import sync_folder, write_text
+from ..files import sync_folder, write_file, write_text
+from .files import inside
 
 TIMES = ("seconds", "rollout_seconds", "update_seconds", "eval_seconds", "elapsed")      # these differ between otherwise identical runs
 
@@ -22,7 +24,10 @@ class MetricsLog:
 
     def __init__(self, path: Path | None = None):
         self.path, self._lines = path, list[str]()
-        self._file = None if path is None else open(path, "a", encoding="utf-8")   # noqa: SIM115  # closed by close()
+        self._hash, self._bytes = hashlib.sha256(), 0      # of all rows
+        self._file = None if path is None else open(inside(path, path.parent), "a", encoding="utf-8")   # noqa: SIM115  # closed by close()
+        if path is not None:
+            self._count(path.read_bytes())
 
     def add(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Append a row. Returns it as it was written."""
@@ -33,7 +38,16 @@ class MetricsLog:
         else:
             self._file.write(line + "\n")
             self._file.flush()
+            self._count(f"{line}\n".encode())
         return kept
+
+    def seal(self) -> dict[str, Any]:
+        """Size and checksum of all rows so far, for `cut_back` and `verify`."""
+        return {"bytes": self._bytes, "sha256": self._hash.hexdigest()}
+
+    def _count(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._bytes += len(data)
 
     def sync(self) -> None:
         """Flush the file to disk (fsync)."""
@@ -53,7 +67,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
     If the file ends in an incomplete row, left by a crash, a newline is written first; `read_rows` skips that row.
     """
-    with open(path, "a+b", buffering=0) as file:
+    with open(inside(path, path.parent), "a+b", buffering=0) as file:
         incomplete = False
         if file.seek(0, os.SEEK_END):
             file.seek(-1, os.SEEK_END)
@@ -66,30 +80,44 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a .jsonl file. Incomplete lines are skipped; a missing file has no rows."""
-    return [row for _, row in _read(path)]
+    """The rows of a .jsonl file. Damaged and incomplete lines are skipped; a missing file has no rows."""
+    return [row for _, _, row in read_lines(path) if row is not None]
 
 
-def cut_back(path: Path, iteration: int) -> dict[str, Any] | None:
-    """Drop the rows after an iteration, and incomplete lines. Returns the last row that is kept."""
+def cut_back(path: Path, iteration: int, say: Callable[[str], None], seal: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Drop the rows after an iteration, and damaged ones, of which `say` is told. Returns the last row that is kept.
+
+    seal: of the rows up to that iteration; `say` is told if they have changed.
+    """
     last: dict[str, Any] | None = None
-    lines = []
-    for line, row in _read(path):
-        if row.get("iteration", math.inf) <= iteration:
+    lines, damaged = list[str](), list[int]()
+    for number, line, row in read_lines(path):
+        if row is None or not isinstance(row.get("iteration", math.inf), (int, float)):
+            damaged.append(number)
+        elif row.get("iteration", math.inf) <= iteration:
             lines.append(line + "\n")
             last = row
-    write_text(path, "".join(lines))
+    if damaged:
+        kept = path.with_name(f"{path.name}.damaged")
+        write_file(kept, path.read_bytes())
+        say(f"{path} had {len(damaged)} damaged {'row' if len(damaged) == 1 else 'rows'} (line {', '.join(map(str, damaged[:5]))}"
+            f"{' ...' if len(damaged) > 5 else ''}), which {'was' if len(damaged) == 1 else 'were'} dropped; the file as it was is {kept}")
+    text = "".join(lines)
+    if isinstance(seal, Mapping) and not damaged and hashlib.sha256(text.encode()).hexdigest() != seal.get("sha256"):
+        say(f"{path} was changed: its rows up to iteration {iteration} do not have the checksum of the checkpoint; they stay as they are")
+    write_text(path, text)
     return last
 
 
-def _read(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    if not path.is_file():
+def read_lines(path: Path) -> Iterator[tuple[int, str, dict[str, Any] | None]]:
+    """Number, text and row of each line of a .jsonl file; None for a damaged one. An incomplete last line, left by a crash, is skipped."""
+    if not inside(path, path.parent).is_file():
         return
     with open(path, encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict) and line.endswith("\n"):
-                yield line.rstrip("\n"), row
+        for number, line in enumerate(file, 1):
+            if line.endswith("\n"):
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    row = None
+                yield number, line.rstrip("\n"), row if isinstance(row, dict) else None

@@ -96,7 +96,7 @@ def resolve(spec: str, input_size: int = 8, output_size: int = 6, **options: Any
     if not all(spec.partition(":")):
         known = ", ".join(list_memories())
         raise ValueError(f"memory {spec!r} must be written package.module:Class, or be one of {known}")
-    found = lookup.find(spec)
+    found = lookup.load(spec)
     if isinstance(found, nn.Module):
         if options:
             raise ValueError(f"{spec!r} is a module, not a class, and takes no options; got {', '.join(options)}")

@@ -104,10 +104,12 @@ def _scores(card: dict[str, Any]) -> str:
 
 def _usage(policy: Policy, name: str) -> str:
     reward = ", reward=reward" if policy.sees_reward else ""
+    named = any(":" in str(part) for part in (policy.name, policy.spec.network.memory, getattr(policy.spec.network, "actor_memory", "")))
+    trust = ", trust=True" if named else ""      # it imports classes of the author
     return f"""```python
 import hadamem as hm
 
-policy = hm.load_policy({name!r})
+policy = hm.load_policy({name!r}{trust})
 state = None      # a new episode
 action, state = policy.act(obs, state{reward})      # at every step; deterministic=True takes the most likely action
 ```

@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
-from .. import envs
+from .. import envs, lookup
 from ..envs.base import positive
 from ..statistics import mean_interval, rate_interval
 
@@ -81,7 +81,7 @@ class Evaluation:
 
 def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, deterministic: bool = False, *,
              env_options: Mapping[str, Any] | None = None, max_steps: int | None = None,
-             report: Callable[[int], None] | None = None) -> Evaluation:
+             report: Callable[[int], None] | None = None, trust: bool = False) -> Evaluation:
     """Play `episodes` episodes with a policy.
 
     env: a name of `hm.envs`, a Gymnasium id or a callable that makes a Gymnasium env (all three take env_options, and are closed at the
@@ -92,6 +92,7 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
     max_steps: truncate episodes after this many steps (a lower limit of the env still applies). Without it, an episode that never ends
     blocks; a warning appears after a minute.
     report: called with the number of finished episodes whenever it changes.
+    trust: import an env class that a file names (`open_run(folder).config.env`); a name that you write yourself needs no trust.
 
     Each copy of the env plays a fixed number of episodes, so that short episodes are not over-represented.
     """
@@ -106,7 +107,8 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
         env = envs.adapt(env, device=policy.device)
     elif made:
         make: Any = envs.make if isinstance(env, str) else envs.adapt
-        env = make(env, num_envs=min(episodes, MAX_ENVS), device=policy.device, **(env_options or {}))
+        with lookup.trusting(trust):
+            env = make(env, num_envs=min(episodes, MAX_ENVS), device=policy.device, **(env_options or {}))
     try:
         check_env(policy, env)
         with _max_episode_steps(env, max_steps):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..runs.config import TrainConfig
-from ..runs.folder import FREE, METRICS, check_same, is_run, load_config, read_info, save_config
+from ..lookup import trusted_names
+from ..runs.config import TrainConfig, to_dict
+from ..runs.folder import FREE, METRICS, check_same, is_run, load_config, read_info, rebuild_config, save_config
 from ..runs.metrics import read_rows
-from .processes import Job, run_jobs
+from .processes import Job, python_module, run_jobs
 
 
 def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Callable[[str], None] = print) -> dict[str, int]:
@@ -26,7 +26,7 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
     if jobs < 1:
         raise ValueError(f"jobs must be at least 1, got {jobs}")
     for name, config in configs.items():
-        if is_run(out / name):
+        if rebuild_config(out / name, say):
             check_same(load_config(out / name), config, out / name)
     out.mkdir(parents=True, exist_ok=True)
     done = [name for name, config in configs.items() if is_finished(out / name, config.total_steps)]
@@ -62,12 +62,14 @@ def last_row(folder: Path) -> dict[str, Any]:
 
 
 def _command(folder: Path, config: TrainConfig, config_folder: Path) -> list[str]:
-    command = [sys.executable, "-m", "hadamem", "train", "--plain", "--out", str(folder)]
+    command = [*python_module("hadamem"), "train", "--plain", "--out", str(folder)]
+    names = trusted_names(to_dict(config))
+    trust = ["--trust-names", *names] if names else []
     if is_run(folder):
-        return [*command, "--resume", "--set", *_assignments(config)]
+        return [*command, "--resume", "--set", *_assignments(config), *trust]
     file = config_folder / f"{folder.name}.yaml"
     save_config(config, file)
-    return [*command, "--config", str(file)]
+    return [*command, "--config", str(file), *trust]
 
 
 def _assignments(config: TrainConfig) -> list[str]:

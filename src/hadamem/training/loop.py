@@ -17,9 +17,11 @@ from typing import Any
 import torch
 
 from ..envs import EnvError
+from ..files import clip_text
 from ..runs.checkpoint import Checkpoint
 from ..runs.config import TrainConfig, from_dict, to_dict
-from ..runs.folder import RunFolder, check_same, describe_device, is_run, load_config, read_info
+from ..runs.files import CheckpointError
+from ..runs.folder import RunFolder, check_same, describe_device, is_run, load_config, read_info, rebuild_config
 from ..runs.logs import Logs
 from ..runs.metrics import MetricsLog, cut_back
 from ..runs.spaces import build_space
@@ -56,6 +58,8 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
     say = notify or _warn
     with contextlib.ExitStack() as stack:
         disk = None if folder is None else stack.enter_context(RunFolder(folder, resume))
+        if disk is not None and resume:
+            rebuild_config(disk.path, say)
         if disk is not None and is_run(disk.path):
             check_same(load_config(disk.path), config, disk.path)
         stack.enter_context(_threads(config.threads))
@@ -114,6 +118,7 @@ class _Session:
         self.trainer, self.disk, self.say, self.evaluator = trainer, disk, say, evaluator
         self.checkpoints = None if disk is None else disk.checkpoints(trainer.config.keep_checkpoints)
         self.policy: dict[str, Any] = {}     # `Policy.describe`, for checkpoints
+        self.seal: Any = None                # of the rows of metrics that belong to the checkpoint
         self.log = MetricsLog()
         self.logs: Logs | None = None
         self.before = 0.0                    # seconds of earlier sessions
@@ -134,7 +139,7 @@ class _Session:
         disk.begin(config, **describe_device(trainer.device), num_envs=trainer.num_envs, num_steps=trainer.steps,
                    iterations=trainer.iterations, logs=self.logs.keys)
         self.checkpoints.continue_after(trainer.iterations)
-        last = cut_back(disk.metrics, trainer.iterations)
+        last = cut_back(disk.metrics, trainer.iterations, self.say, self.seal)
         self.before = 0.0 if last is None else last.get("elapsed", 0.0)
         self.log = MetricsLog(disk.metrics)
         self.start = time.monotonic()
@@ -167,7 +172,8 @@ class _Session:
         trainer = self.trainer
         if self.checkpoints is None or self.skipped or self.saved == trainer.iterations:
             return
-        about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy}
+        about = {"kind": "checkpoint", "env_steps": trainer.env_steps, "config": to_dict(trainer.config), "policy": self.policy,
+                 "metrics": self.log.seal()}
         with self._writing():
             self.log.sync()                  # rows first, so that they are never behind the checkpoint
             self.checkpoints.write(trainer.iterations, trainer.get_state(), about, trainer.replay if trainer.config.save_replay else None)
@@ -182,7 +188,7 @@ class _Session:
     def end(self, status: str, **facts: Any) -> None:
         if self.logs is not None:
             self.logs.close(status)
-        if self.disk is not None:
+        if self.disk is not None and self.disk.is_there():
             self.log.sync()
             self.disk.end(status, iterations=self.trainer.iterations, steps=self.trainer.env_steps, **facts)
 
@@ -208,8 +214,12 @@ class _Session:
         assert self.checkpoints is not None
 
         def check(found: Checkpoint) -> None:
-            check_same(from_dict(found.about["config"]), config, found.folder)
-            saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
+            try:
+                before, _ = from_dict(found.about["config"]), int(found.about["env_steps"])
+                saved = {name: build_space(found.about["policy"][name]) for name in ("observation_space", "action_space")}
+            except (KeyError, TypeError, AttributeError, AssertionError) as error:      # AssertionError: Gymnasium's spaces
+                raise CheckpointError(f"{found.folder} does not describe a run: {type(error).__name__}: {clip_text(error)}") from error
+            check_same(before, config, found.folder)
             check_fit(SimpleNamespace(**saved), trainer.env)
 
         found = self.checkpoints.newest(self.say, load=trainer.replay, check=check)
@@ -222,7 +232,11 @@ class _Session:
         if wanted <= reached and wanted < before:
             raise ValueError(f"{disk.path} has done {reached:,} of {before:,} steps; total_steps ({wanted:,}) counts these too and cannot "
                              "be less")
-        trainer.set_state(found.tensors)
+        try:
+            trainer.set_state(found.tensors)
+        except (KeyError, RuntimeError) as error:
+            raise ValueError(f"{found.folder} does not hold what {config.agent} needs to continue: {clip_text(error)}") from error
+        self.seal = found.about.get("metrics")
         self.saved = trainer.iterations
         if trainer.replay is not None:
             self.bad_steps = int(trainer.replay.bad)
@@ -241,6 +255,9 @@ class _Session:
     def _writing(self) -> Iterator[None]:
         """Turn a full or missing disk into a TrainingFailed that says what was saved."""
         try:
+            if self.disk is not None and not self.disk.is_there():
+                raise TrainingFailed(f"{self.disk.path} was deleted or moved while training, so nothing more can be written; "
+                                     f"training ended at iteration {self.trainer.iterations}")
             yield
         except OSError as error:
             kept = f"; the checkpoint of iteration {self.saved} is complete" if self.saved >= 0 else ""

@@ -13,11 +13,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from .. import states
+from .. import lookup, states
 from ..agents import Agent, AgentSpec, Image, find_agent
 from ..envs.features import AgentInputs
 from ..envs.foreign.spaces import STORED, choices
 from ..envs.foreign.spaces import leaves as adapted_leaves
+from ..files import clip_text
 from ..runs import checkpoint
 from ..runs.files import CheckpointError
 from ..runs.folder import CHECKPOINTS, find_run, is_run
@@ -265,10 +266,11 @@ class Policy:
         return f"<Policy of {self.name} with {self.spec.network.memory} on {self.device}: {self.observation_space} -> {self.action_space}>"
 
 
-def load_policy(path: Path | str) -> Policy:
+def load_policy(path: Path | str, *, trust: bool = False) -> Policy:
     """Load a policy onto the CPU: from a run's folder (its newest complete checkpoint), a checkpoint, or a folder of `Policy.save`.
 
-    A run in runs/ is also found by its name.
+    A run in runs/ is also found by its name. trust: import classes that the folder names as "package.module:Class", which runs their
+    code. Without it, loading runs no code of the folder's author; docs/security.md says what that means.
     """
     path = Path(path)
     if not path.exists():
@@ -278,17 +280,25 @@ def load_policy(path: Path | str) -> Policy:
     if not path.is_dir():
         raise ValueError(f"there is no folder {path}; pass the folder of a run, a checkpoint or a saved policy")
     if is_run(path) or (path / CHECKPOINTS).is_dir():
-        found = checkpoint.Checkpoints(path / CHECKPOINTS).newest(_warn, NETWORK)
+        damaged: list[str] = []
+        found = checkpoint.Checkpoints(path / CHECKPOINTS).newest(damaged.append, NETWORK)
         if found is None:
-            raise ValueError(f"the run in {path} has no complete checkpoint")
+            raise ValueError(f"the run in {path} has no complete checkpoint{''.join(f'; {text}' for text in damaged)}")
+        for text in damaged:
+            _warn(f"{text}; this is the policy of iteration {found.folder.name.lstrip('0') or 0} instead")
     elif (path / checkpoint.ABOUT).is_file():
         found = checkpoint.read(path, NETWORK)
     else:
         raise ValueError(f"{path} is not a run, checkpoint or saved policy: it has neither {CHECKPOINTS}/ nor {checkpoint.ABOUT}")
     try:
-        policy = Policy.build(found.about["policy"], states.under(NETWORK, found.tensors))
+        with lookup.trusting(trust):
+            policy = Policy.build(found.about["policy"], states.under(NETWORK, found.tensors))
     except KeyError as error:
         raise CheckpointError(f"{found.folder / checkpoint.ABOUT} lacks {error}") from error
+    except (ValueError, MemoryError):      # it says what is wrong
+        raise
+    except Exception as error:             # whatever a file can lead to that somebody edited
+        raise CheckpointError(f"{found.folder} does not describe a policy: {type(error).__name__}: {clip_text(error)}") from error
     policy.steps = found.about.get("env_steps")
     card = found.about.get("card")
     policy.card = card if isinstance(card, dict) else {}
@@ -298,7 +308,7 @@ def load_policy(path: Path | str) -> Policy:
 
 
 def _warn(text: str) -> None:
-    warnings.warn(f"hadamem: {text}", RuntimeWarning, stacklevel=4)
+    warnings.warn(f"hadamem: {text}", RuntimeWarning, stacklevel=3)
 
 
 def _given(value: Any) -> Tensor:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,11 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..runs.files import inside
 from .loop import HANGUP
 
 PATIENCE = 120.0      # seconds that an interrupted process has to write its checkpoint
 INTERRUPTED = 130     # exit code of a job that Ctrl-C stopped, or that was not started
 PARENT = "HADAMEM_PARENT"      # environment variable of a child: the process that started it
+
+
+def python_module(name: str) -> list[str]:
+    """The command that runs a module in a new Python, which does not look for modules in the current folder first."""
+    return [sys.executable, *(["-P"] if sys.version_info >= (3, 11) else []), "-m", name]
 
 
 class Process(Protocol):
@@ -47,7 +54,7 @@ class Job:
 
     def start(self, slot: Mapping[str, str]) -> None:
         """slot: environment variables of the place where it runs, such as a GPU's number."""
-        with open(self.log, "ab") as log:
+        with open(inside(self.log, self.log.parent), "ab") as log:
             self.logged = log.tell()
             # A new session: Ctrl-C must reach the child once, from this process, and not from the terminal as well.
             self.process = subprocess.Popen(list(self.command()), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from .. import lookup
 from ..runs.config import TrainConfig
 from ..runs.folder import EVALUATIONS, METRICS, find_run, is_run, load_config, read_info
 from ..runs.metrics import MetricsLog, read_rows
@@ -20,8 +21,8 @@ class Run:
     """
 
     def __init__(self, config: TrainConfig, folder: Path | None = None, status: str = "unknown", policy: Policy | None = None,
-                 log: MetricsLog | None = None):
-        self.config, self.folder, self.status = config, folder, status
+                 log: MetricsLog | None = None, trust: bool = False):
+        self.config, self.folder, self.status, self.trust = config, folder, status, trust
         self._policy, self._log = policy, log
         if policy is not None:
             policy.source = self
@@ -32,7 +33,7 @@ class Run:
         if self._policy is None:
             if self.folder is None:
                 raise ValueError("this run has neither a policy nor a folder to load one from")
-            self._policy = load_policy(self.folder)
+            self._policy = load_policy(self.folder, trust=self.trust)
         return self._policy
 
     @property
@@ -82,9 +83,11 @@ class Run:
         return f"<Run{where}: {found['env']} with {found['memory']}, {found['status']} at {found['steps']:,} steps{score}>"
 
 
-def open_run(folder: Path | str) -> Run:
-    """The run in a folder, or of that name in runs/, finished or not."""
+def open_run(folder: Path | str, *, trust: bool = False) -> Run:
+    """The run in a folder, or of that name in runs/, finished or not. trust: as in `load_policy`, also for the policy of the run."""
     folder = find_run(folder)
     if not is_run(folder):
         raise ValueError(f"there is no run in {folder}: it has no config.yaml")
-    return Run(load_config(folder), folder, read_info(folder).get("status", "unknown"))
+    with lookup.trusting(trust):
+        config = load_config(folder)
+    return Run(config, folder, read_info(folder).get("status", "unknown"), trust=trust)

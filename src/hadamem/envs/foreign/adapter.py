@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from gymnasium.envs import registration
 from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
+from ... import lookup
 from .. import trees
 from ..base import BatchedEnv, _checked_seed, _mode, positive
 from .backends import Backend, InProcess
@@ -46,13 +46,14 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
         num_envs = positive("num_envs", num_envs)
         limit: dict[str, Any] = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         if isinstance(env, str):
-            make: Any = functools.partial(gymnasium.make, find_spec(env), **limit, **options)
+            make: Any = functools.partial(gymnasium.make, _checked_spec(env, options), **limit, **options)
         elif isinstance(env, gymnasium.Env):
             if num_envs != 1 or workers or options:
                 raise ValueError("a single env cannot be copied or sent to a worker: pass a callable that makes it, or leave out "
                                  "num_envs, workers and further options")
             make = _Given(env)
         elif callable(env):
+            lookup.check_options(f"env {getattr(env, '__qualname__', env)}", env, options)
             make = functools.partial(env, **options)
         else:
             raise TypeError(f"env must be a Gymnasium id, a callable, a gymnasium.Env or a VectorEnv, got {type(env).__name__}")
@@ -218,9 +219,11 @@ def find_spec(name: str) -> registration.EnvSpec:
 
     Workers get the spec, not the id, so that they need not import the script that registered it.
     """
-    module, _, inner = name.rpartition(":")
+    module, _, inner = ("", "", name) if name in gymnasium.registry else name.rpartition(":")
     if module:
-        importlib.import_module(module)
+        lookup.check(name)
+        lookup.import_module(module)
+        lookup.trust_names([name])
     spec = gymnasium.registry.get(inner)
     if spec is None:
         try:
@@ -231,6 +234,18 @@ def find_spec(name: str) -> registration.EnvSpec:
             spec = None
     if spec is None:
         raise ValueError(f"Gymnasium knows no env {name!r}; import the package that registers it, or write 'package:{inner}'")
+    return spec
+
+
+def _checked_spec(name: str, options: dict[str, Any]) -> registration.EnvSpec:
+    """The spec of an id. Options must fit the env; texts among them that come from a file may name a module, as for GymV21Environment."""
+    spec = find_spec(name)
+    for option in options.values():
+        if isinstance(option, str):
+            lookup.check(option)
+    if options and spec.entry_point is not None:
+        creator = spec.entry_point if callable(spec.entry_point) else registration.load_env_creator(spec.entry_point)
+        lookup.check_options(f"env {name}", creator, options, always=("render_mode", "disable_env_checker", *spec.kwargs))
     return spec
 
 
