@@ -64,7 +64,7 @@ def test_a_row_and_the_summary():
 def test_sampled_actions_and_other_episodes_each_time():
     config = settings(2, "popgym/RepeatPreviousEasy", eval_every=1, eval_deterministic=False, learning_rate=1e-12)
     first, second = evaluations(train(config).metrics).values()
-    assert first["eval_return"] != second["eval_return"]      # the policy stayed the same
+    assert first["eval_return_std"] != second["eval_return_std"]      # the policy stayed the same; means of 20 returns may agree by chance
     assert "eval_success" not in first
 
 

@@ -58,7 +58,8 @@ def test_other_settings_are_refused_and_runs_can_be_extended(finished, tmp_path)
     assert open_run(tmp_path / "seed-0").metrics[-1]["steps"] == 768
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("sign", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+                                  pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
     """SIGTERM and SIGHUP to the launcher leave no process running; a killed run gives an exit code that is not 0."""
     command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "4000000", "--seeds", "0", "1",

@@ -22,7 +22,7 @@ def learn(env, memory, steps, last=3, enough=None, **changes):
 def test_tmaze_needs_memory():
     """The cue is shown at the first step only: without memory the turn is a coin toss."""
     rows, shm = learn("TMaze", "shm", 120_000, enough=0.97)
-    _, none = learn("TMaze", "none", 120_000)
+    _, none = learn("TMaze", "none", 60_000)
     assert shm > 0.95
     assert rows[-1]["success"] > 0.95
     assert none < 0.65
@@ -35,11 +35,11 @@ def test_recall_of_the_card_before(memory, steps):
 
 
 def test_recall_fails_without_memory():
-    assert learn("popgym/RepeatPreviousEasy", "none", 100_000, env_options={"k": 2})[1] < 0.2
+    assert learn("popgym/RepeatPreviousEasy", "none", 50_000, env_options={"k": 2})[1] < 0.2
 
 
 def test_a_pendulum_seen_by_its_position_improves():
-    rows, last = learn("popgym/PositionOnlyPendulumEasy", "shm", 60_000, **{"network.memory_size": 32})
+    rows, last = learn("popgym/PositionOnlyPendulumEasy", "shm", 30_000, **{"network.memory_size": 32})
     assert last > sum(row["return"] for row in rows[:3]) / 3 + 0.08
 
 

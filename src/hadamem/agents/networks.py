@@ -1,6 +1,6 @@
 """Networks that agents share: encoder, time encoding, memory (`Trunk`), and an actor and a critic on top of it (`ActorCritic`).
 
-    x -> [images: CNN] -> Linear, LayerNorm -> time encoding -> Linear, ReLU -> memory -> Linear, ReLU -> actor, critic
+    x -> [images: CNN] -> Linear, LayerNorm -> time encoding -> frame stack -> Linear, ReLU -> memory -> Linear, ReLU -> actor, critic
 """
 
 from __future__ import annotations
