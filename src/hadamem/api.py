@@ -13,7 +13,7 @@ import gymnasium
 from . import envs, lookup
 from .agents import DEFAULT_AGENT, find_agent
 from .devices import find_device
-from .runs.config import check_sections, make_config, override, settings_table
+from .runs.config import check_sections, complete, make_config, override, settings_table
 from .runs.folder import CONFIG, read_config, rebuild_config, same_env
 from .runs.presets import PRESETS
 from .runs.settings import Table
@@ -65,7 +65,7 @@ def _train(env: Any, memory: str | None, agent: str | None, preset: str, out: Pa
     agent = agent or (PRESETS[preset].agent if preset in PRESETS else DEFAULT_AGENT)
     check_sections({**saved, **given}, agent)
     table = settings_table(agent)
-    changes = override(table.flatten(saved, read=True), table.flatten(given))
+    changes = override(complete(table.flatten(saved, read=True), agent) if saved else {}, table.flatten(given))
     if isinstance(env, str):
         changes["env"], env = env, None
     elif env is not None:

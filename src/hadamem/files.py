@@ -55,8 +55,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_through(path: Path, data: bytes) -> None:
-    """Write a file and force it to the disk."""
-    with open(path, "wb") as file:
+    """Write a new file and force it to the disk. What has its name already, such as a link to elsewhere, is removed first."""
+    path.unlink(missing_ok=True)
+    with open(path, "xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

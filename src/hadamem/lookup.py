@@ -19,7 +19,7 @@ from typing import Any
 
 from .names import did_you_mean
 
-NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_].*")      # "package.module:Class" or "package:Id-v0", and not "cuda:0"
+DEVICE = re.compile(r"[a-z]+:\d+")      # "cuda:0" names nothing to import
 _trusted: ContextVar[bool] = ContextVar("trusted", default=False)      # names from files may be imported
 _here: ContextVar[bool] = ContextVar("here", default=False)            # modules in the current folder may be imported
 _written: set[str] = set()                                             # names that the user wrote in this process
@@ -39,8 +39,8 @@ def from_file(values: Any, file: Path | str) -> Any:
     """Plain values as a file has them, with every text that could name something to import as a `FileName`."""
     if isinstance(values, dict):
         return {name: from_file(value, file) for name, value in values.items()}
-    if isinstance(values, list):
-        return [from_file(value, file) for value in values]
+    if isinstance(values, (list, tuple, set)):
+        return type(values)(from_file(value, file) for value in values)
     if isinstance(values, str) and ":" in values:
         values = FileName(values)
         values.file = str(file)
@@ -63,12 +63,12 @@ def trust_names(names: Iterable[str]) -> None:
 
 
 def trusted_names(values: Any) -> list[str]:
-    """All names in nested plain values that may be imported, for `trust_names` in a child process."""
+    """All texts in nested plain values that could name something to import, if they may be, for `trust_names` in a child process."""
     if isinstance(values, Mapping):
         values = list(values.values())
     if isinstance(values, (list, tuple)):
         return list(dict.fromkeys(name for value in values for name in trusted_names(value)))
-    return [str(values)] if isinstance(values, str) and NAME.fullmatch(values) and is_allowed(values) else []
+    return [str(values)] if isinstance(values, str) and ":" in values and not DEVICE.fullmatch(values) and is_allowed(values) else []
 
 
 def is_allowed(spec: str) -> bool:
@@ -80,6 +80,17 @@ def check(spec: str) -> None:
     if isinstance(spec, FileName) and not is_allowed(spec):
         raise UntrustedName(f"{spec.file} names {str(spec)!r}, which would import and run the module {spec.partition(':')[0]!r}; "
                             "if you trust whoever made it, add --trust (trust=True in Python), or name it yourself")
+
+
+def check_all(values: Any) -> None:
+    """`check` every text in nested plain values."""
+    if isinstance(values, str):
+        check(values)
+    elif isinstance(values, Mapping):
+        check_all([*values.keys(), *values.values()])
+    elif isinstance(values, (list, tuple, set)):
+        for value in values:
+            check_all(value)
 
 
 def find(spec: str, kinds: tuple[type, ...], what: str) -> Any:

@@ -275,6 +275,52 @@ def test_a_result_that_is_a_link_is_replaced(run, tmp_path):
     assert (tmp_path / "target").read_text() == "precious"
 
 
+def test_temporary_names_are_no_way_out(run, tmp_path):
+    """Files are written under a name with the process's number first, which a stranger can guess."""
+    (tmp_path / "target").write_text("precious")
+    for name in (".eval.json.new", ".probe", ".config.yaml.new", ".run.json.new"):
+        (run / f"{name}-{os.getpid()}").symlink_to(tmp_path / "target")
+    assert main(["eval", str(run), "--episodes", "2"]) == 0
+    assert main(["train", "--resume", "--steps", "384", "--plain", "--out", str(run)]) == 0
+    assert (tmp_path / "target").read_text() == "precious"
+    assert not (run / "eval.json").is_symlink()
+
+
+def test_reports_are_not_written_through_links(tmp_path, capsys):
+    from hadamem.cli.report import make_report
+    from hadamem.experiments.folder import StudyFolder
+    from hadamem.experiments.studies import memory_elements
+
+    study = memory_elements.make(quick=True)
+    folder = StudyFolder(tmp_path / "study")
+    folder.begin(study)
+    for task in study.tasks:
+        assert worker.do_task(folder, task.name) == 0
+    (tmp_path / "elsewhere").mkdir()
+    (folder.path / "report").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is a link, and nothing is written through it"):
+        make_report([folder.path])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("options", ['"{\\"env_id\\": \\"evil:E\\"}"', "{env_id: [evil:E]}", "{env_id: !!pairs [a: evil:E]}"])
+def test_names_within_options_are_noticed(tmp_path, options):
+    """However a file writes them: as text, or nested."""
+    file = tmp_path / "config.yaml"
+    file.write_text(f"env: CartPole-v1\nenv_options: {options}\n")
+
+    def build():
+        config = load_config(file)
+        hm.envs.make(config.env, num_envs=1, **config.env_options)
+
+    with pytest.raises(ValueError, match=r"names 'evil:E'|env_options must be"):
+        build()
+
+
+def test_options_with_a_colon_reach_children():
+    assert lookup.trusted_names({"device": "cuda:0", "env_options": {"ratio": "16:9", "map": "C:\\maps"}}) == ["16:9", "C:\\maps"]
+
+
 def test_a_pipe_does_not_block(run, capsys):
     os.mkfifo(run / "evaluations.jsonl")
     refused(["eval", str(run), "--episodes", "2"], capsys, "evaluations.jsonl is neither a file nor a folder")

@@ -42,7 +42,7 @@ class NetworkConfig:
     separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
     frame_stack: int = 1                                 # the memory sees the encoded features of this many latest steps at once
     shortcut: bool = False                               # actor and critic also see the current features past the memory
-    normalize_observations: bool = False                 # numbers in observations are scaled by their running mean and deviation
+    normalize_observations: bool = False                 # PPO: numbers in observations are scaled by their running mean and deviation
 
     def __post_init__(self) -> None:
         if self.time_encoding not in ("sine", "none"):

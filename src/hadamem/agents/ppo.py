@@ -51,6 +51,7 @@ class PPOConfig:
     normalize_values: bool = False           # measure value errors in units of the returns' running root mean square
     ent_coef: float = 0.0                    # weight of the entropy bonus
     normalize_advantage: str = "batch"       # to mean 0 and standard deviation 1 over: batch (the rollout), minibatch, or none
+    advantage_floor: float = 0.0             # advantages are not scaled up below this share of the returns' running root mean square
     max_grad_norm: float | None = 0.5        # None: gradients are not clipped
     adam_eps: float = 1e-8                   # epsilon of Adam
     joint_actions: str = "never"             # a MultiDiscrete action is one choice: never, always, or auto (up to 1024 combinations)
@@ -66,7 +67,7 @@ class PPOConfig:
             check(name, getattr(self, name) >= 1, "at least 1")
         for name in ("clip_range", "learning_rate", "adam_eps"):
             check(name, getattr(self, name) > 0, "above 0")
-        for name in ("kl_coef", "target_kl", "min_kl_coef"):
+        for name in ("kl_coef", "target_kl", "min_kl_coef", "advantage_floor"):
             check(name, getattr(self, name) >= 0, "0 or more")
         for name in ("max_grad_norm", "vf_loss_clip", "clip_range_vf"):
             check(name, getattr(self, name) is None or getattr(self, name) > 0, "above 0, or None")
@@ -184,7 +185,8 @@ class PPO(Agent):
     @torch.no_grad()
     def prepare(self) -> None:
         """Features, advantages and value targets of the rollout, into `self.batch`."""
-        new = make_batch(self.rollout, self.config, self.gamma)
+        gamma = None if self.config.gamma_schedule == "constant" else self.gamma
+        new = make_batch(self.rollout, self.config, gamma, self.value_square.sqrt())
         for mine, theirs in ((self.batch.features, new.features), (self.batch.advantage, new.advantage), (self.batch.target, new.target)):
             mine.copy_(theirs)
         if self.config.normalize_values:
@@ -230,14 +232,14 @@ class PPO(Agent):
         return found
 
 
-def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None) -> Batch:
-    """A rollout with advantages and value targets. gamma: None for the one of config."""
+def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None, size: Tensor | float = 0.0) -> Batch:
+    """A rollout with advantages and value targets. gamma: None for the one of config. size: of the returns, for `advantage_floor`."""
     value = rollout.extras["value"]
     advantage = compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
                             config.gamma if gamma is None else gamma, config.gae_lambda)
     target = advantage + value
     if config.normalize_advantage == "batch":
-        advantage = _standardise(advantage)
+        advantage = _standardise(advantage, floor=config.advantage_floor * size)
     return Batch(rollout.features(), rollout.first, rollout.state, rollout.action, rollout.extras["dist"], advantage, target,
                  None if config.clip_range_vf is None else value, rollout.mask)
 
@@ -287,6 +289,8 @@ def _mean(x: Tensor, weight: Tensor | None) -> Tensor:
     return torch.where(weight > 0, x * weight, 0.0).sum() / weight.sum().clamp(min=1)
 
 
-def _standardise(x: Tensor, weight: Tensor | None = None) -> Tensor:
+def _standardise(x: Tensor, weight: Tensor | None = None, floor: Tensor | float = 0.0) -> Tensor:
+    """Mean 0 and standard deviation 1, or less if the deviation of x is below `floor`."""
     mean = _mean(x, weight)
-    return (x - mean) / _mean((x - mean).square(), weight).sqrt().clamp(min=1e-4)
+    deviation = _mean((x - mean).square(), weight).sqrt()
+    return (x - mean) / torch.maximum(deviation, torch.as_tensor(floor, dtype=x.dtype, device=x.device)).clamp(min=1e-4)

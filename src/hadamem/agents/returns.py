@@ -18,9 +18,9 @@ def compute_gae(rewards: Tensor, values: Tensor, done: Tensor, final_values: Ten
     next_values = torch.where(done, torch.zeros_like(next_values) if final_values is None else final_values, next_values)
     delta = rewards + gamma * next_values - values
     advantages = torch.empty_like(delta)
-    running = torch.zeros_like(last_value)
+    running, decay = torch.zeros_like(last_value), gamma * gae_lambda
     for t in range(T - 1, -1, -1):
-        running = delta[:, t] + (gamma * gae_lambda) * torch.where(done[:, t], 0.0, running)
+        running = delta[:, t] + decay * torch.where(done[:, t], 0.0, running)
         advantages[:, t] = running
     return advantages
 

@@ -19,7 +19,8 @@ from ..view.progress import Progress, clock
 
 # Settings of the demo. Both runs share them.
 ENV, STEPS = "popgym/RepeatPreviousEasy", 800_000
-SETTINGS: dict[str, Any] = {"preset": "default", "seed": 0, "device": "cpu"}
+# Nobody sees more than one step at a time, so that the memory makes the difference.
+SETTINGS: dict[str, Any] = {"preset": "default", "seed": 0, "device": "cpu", "frame_stack": 1, "time_encoding": "sine"}
 MEMORIES = {"shm": "Stable Hadamard Memory", "none": "no memory"}
 EPISODES = 200
 

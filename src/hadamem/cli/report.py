@@ -47,4 +47,7 @@ def make_report(folders: Sequence[Path], out: str | None = None, formats: str = 
 
     report = build_report([StudyFolder(path) for path in folders])
     place = folders[0] / "report" if out is None else Path(out)
+    link = next((path for path in [place, *place.rglob("*")] if path.is_symlink()), None) if out is None else None
+    if link is not None:
+        raise ValueError(f"{link} is a link, and nothing is written through it; delete it, or choose another folder with --out")
     return files.write_report(report, place, files.FORMATS if formats == "all" else (formats,))[0]

@@ -15,7 +15,7 @@ from ..envs import EnvError
 from ..lookup import trust_names, trusted_names, trusting
 from ..runs import folder as folders
 from ..runs.checkpoint import read
-from ..runs.config import TrainConfig, check_sections, make_config, override, settings_table, to_dict, to_flat
+from ..runs.config import TrainConfig, check_sections, complete, make_config, override, settings_table, to_dict, to_flat
 from ..runs.files import CheckpointError
 from ..runs.folder import RUNS
 from ..runs.presets import PRESETS
@@ -150,6 +150,7 @@ def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainC
         raise ValueError("--set cannot change the agent, which decides what other settings there are; use --agent")
     try:
         saved = table.flatten(saved, read=True)
+        saved = complete(saved, agent) if file is not None and folders.is_of_a_run(file) else saved
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     if file is not None and "preset" in given and saved.get("preset", given["preset"]) != given["preset"]:

@@ -31,6 +31,8 @@ class Everyday:
     tuned: Mapping[str, Any]                                         # settings of RecurrentPPO that suit it
     native: str = ""                                                 # the same task among hadamem's own
     needs: str = ""                                                  # a package beside Gymnasium
+    options: Mapping[str, Any] = field(default_factory=dict)         # of the native task
+    policy: str = "MlpLstmPolicy"                                    # of RecurrentPPO
 
 
 def only(env: gymnasium.Env[Any, Any], kept: list[int]) -> gymnasium.Env[Any, Any]:
@@ -67,10 +69,18 @@ def minigrid_memory() -> gymnasium.Env[Any, Any]:
                                                    gymnasium.spaces.Box(0.0, 1.0, (147,), np.float32))
 
 
-def repeat_previous() -> gymnasium.Env[Any, Any]:
-    from popgym.envs.repeat_previous import RepeatPreviousEasy  # plain Python, faster than a batch of one
+def minigrid_pixels() -> gymnasium.Env[Any, Any]:
+    """The same as a picture of 56 x 56 pixels."""
+    import minigrid
 
-    return RepeatPreviousEasy()
+    env = minigrid.wrappers.RGBImgPartialObsWrapper(gymnasium.make("MiniGrid-MemoryS7-v0"), tile_size=8)
+    return gymnasium.wrappers.TransformAction(minigrid.wrappers.ImgObsWrapper(env), lambda action: action, gymnasium.spaces.Discrete(3))
+
+
+def repeat_previous() -> gymnasium.Env[Any, Any]:
+    from popgym.envs.repeat_previous import RepeatPrevious  # plain Python, faster than a batch of one
+
+    return RepeatPrevious(num_decks=1, k=6)
 
 
 def tmaze() -> gymnasium.Env[Any, Any]:
@@ -88,8 +98,9 @@ TASKS: dict[str, Everyday] = {
     "pendulum": Everyday(pendulum, "Pendulum-v1 without velocity", {
         "n_envs": 4, "n_steps": 1024, "gae_lambda": 0.95, "gamma": 0.9, "n_epochs": 10, "ent_coef": 0.0, "learning_rate": 1e-3,
         "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4, "policy_kwargs": _SMALL}),
-    "repeat-previous": Everyday(repeat_previous, "POPGym's RepeatPreviousEasy: say which card came four steps ago", {
-        **_RECALL, "n_steps": 52, "batch_size": 416, "n_epochs": 10, "ent_coef": 0.003}, "popgym/RepeatPreviousEasy", "popgym"),
+    "repeat-previous": Everyday(repeat_previous, "POPGym's RepeatPrevious with k = 6: say which card came five steps ago", {
+        **_RECALL, "n_steps": 52, "batch_size": 416, "n_epochs": 10, "ent_coef": 0.003}, "popgym/RepeatPreviousEasy", "popgym",
+                                options={"k": 6}),
     "tmaze": Everyday(tmaze, "T-Maze: remember the signal at the start until the junction", {**_RECALL, "ent_coef": 0.01}, "TMaze"),
     "acrobot": Everyday(acrobot, "Acrobot-v1 without velocities", {
         "normalize": True, "n_envs": 16, "n_steps": 256, "gae_lambda": 0.94, "gamma": 0.99, "n_epochs": 4, "ent_coef": 0.0}),
@@ -98,6 +109,8 @@ TASKS: dict[str, Everyday] = {
                              needs="Box2D"),
     "minigrid-memory": Everyday(minigrid_memory, "MiniGrid-MemoryS7: go to the object that was shown at the start", {
         **_RECALL, "n_steps": 128, "n_epochs": 4, "ent_coef": 0.01}, needs="minigrid"),
+    "minigrid-pixels": Everyday(minigrid_pixels, "the same, seen as pictures", {
+        **_RECALL, "n_steps": 128, "n_epochs": 4, "ent_coef": 0.01}, needs="minigrid", policy="CnnLstmPolicy"),
 }
 RECURRENT_PPO = {"recurrent-ppo": "defaults", "recurrent-ppo-tuned": "tuned"}      # learners beside the memories
 
@@ -127,14 +140,14 @@ def learn(task: str, learner: str, steps: int, seed: int, settings: Mapping[str,
 def learn_with_hadamem(task: str, memory: str, steps: int, seed: int, settings: Mapping[str, Any]) -> Learned:
     chosen = TASKS[task]
     env: Any = chosen.native or chosen.make
-    own = {} if chosen.native else {"workers": 0}      # CPU time of other processes would not be counted
+    own: dict[str, Any] = {"env_options": dict(chosen.options)} if chosen.native else {"workers": 0}      # others' CPU time is not counted
     config = make_config(**{"env": chosen.native or task, "memory": memory, "total_steps": steps, "seed": seed, "device": "cpu", "log": (),
                             **own, **settings})
     found, start = Learned(), time.process_time()
     run = train(config, env=None if chosen.native else env,
                 report=lambda row: found.note(row["steps"], time.process_time() - start, row.get("return")))
     found.cpu_seconds = time.process_time() - start
-    found.score = evaluate(run.policy, env, EPISODES, seed=seed + 1, deterministic=True).mean
+    found.score = evaluate(run.policy, env, EPISODES, seed=seed + 1, deterministic=True, env_options=chosen.options).mean
     return found
 
 
@@ -153,16 +166,21 @@ def learn_with_sb3(task: str, kind: str, steps: int, seed: int) -> Learned:
     if normalize:
         env = VecNormalize(env, gamma=settings["gamma"])
         test = VecNormalize(test, training=False, norm_reward=False)
-    model = RecurrentPPO("MlpLstmPolicy", env, seed=seed, device="cpu", **_for_sb3(settings))
+    model = RecurrentPPO(TASKS[task].policy, env, seed=seed, device="cpu", **_for_sb3(settings))
     found, start = Learned(), time.process_time()
 
     class Note(BaseCallback):
+        ended: list[float]      # returns of the episodes that ended in this rollout
+
+        def _on_rollout_start(self) -> None:
+            self.ended = []
+
         def _on_step(self) -> bool:
+            self.ended += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
             return True
 
         def _on_rollout_end(self) -> None:
-            ended = [episode["r"] for episode in self.model.ep_info_buffer or ()]      # the last 100 episodes
-            found.note(self.num_timesteps, time.process_time() - start, float(np.mean(ended)) if ended else None)
+            found.note(self.num_timesteps, time.process_time() - start, float(np.mean(self.ended)) if self.ended else None)
 
     model.learn(steps, callback=Note())
     found.cpu_seconds = time.process_time() - start

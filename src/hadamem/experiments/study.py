@@ -94,6 +94,7 @@ def to_plain(task: Task) -> dict[str, Any]:
 
 
 def from_plain(values: Mapping[str, Any]) -> Task:
+    check_name("task", values["name"])
     if "function" in values:
         return MeasureTask(values["name"], values["function"], values["settings"])
     return TrainTask(values["name"], values["labels"], values["settings"])

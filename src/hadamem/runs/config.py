@@ -84,6 +84,11 @@ class TrainConfig:
                                  "make_config builds them")
 
     @property
+    def iteration_steps(self) -> int:
+        """`steps_per_iteration`, or what follows from the length of the run."""
+        return self.steps_per_iteration or min(4096, max(1024, self.total_steps // 128))
+
+    @property
     def agent_class(self) -> type[Agent]:
         return find_agent(self.agent)
 
@@ -123,8 +128,7 @@ def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     if agent != PRESETS[preset].agent:      # whose network may have other settings
         usual = {name: x for name, x in usual.items() if name in table.settings}
     config = _build(table, {**table.flatten(usual), "agent": agent, "preset": preset, **given})
-    size = config.steps_per_iteration or min(4096, max(1024, config.total_steps // 128))
-    return dataclasses.replace(config, steps_per_iteration=size, network=spell_out(config.network))
+    return dataclasses.replace(config, steps_per_iteration=config.iteration_steps, network=spell_out(config.network))
 
 
 def check_sections(values: Mapping[str, Any], agent: str, file: Any = None) -> None:
@@ -201,6 +205,11 @@ def from_dict(values: Mapping[str, Any]) -> TrainConfig:
     agent = values.get("agent", DEFAULT_AGENT)
     table = settings_table(agent)
     return _build(table, {"agent": agent, **table.flatten(values, read=True)})
+
+
+def complete(saved: Mapping[str, Any], agent: str) -> dict[str, Any]:
+    """Settings that a run wrote, by full dotted name, with those that its version of hadamem did not have yet: they mean what it did."""
+    return {**to_flat(from_dict({"agent": agent})), **saved}
 
 
 def _build(table: Table, values: Mapping[str, Any]) -> TrainConfig:

@@ -55,7 +55,8 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".probe-{os.getpid()}"
-            probe.touch()
+            probe.unlink(missing_ok=True)
+            open(probe, "xb").close()      # "x": never through a link
             probe.unlink()
         except OSError as error:
             self._unmake()
@@ -233,6 +234,11 @@ def read_config(path: Path, written: bool = False) -> dict[str, Any]:
         raise ValueError(f"{path} must be a mapping from names to values, got {type(values).__name__}")
     check_format(values, path)
     return {name: value for name, value in values.items() if name not in ("format", "hadamem")}
+
+
+def is_of_a_run(path: Path) -> bool:
+    """Whether a settings file was written by a run, which spells out all settings that its version of hadamem had."""
+    return "hadamem" in read_yaml(inside(path, path.parent) if path.name == CONFIG else path)
 
 
 def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:

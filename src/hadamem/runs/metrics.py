@@ -25,7 +25,7 @@ class MetricsLog:
     def __init__(self, path: Path | None = None):
         self.path, self._lines = path, list[str]()
         self._hash, self._bytes = hashlib.sha256(), 0      # of all rows
-        self._file = None if path is None else open(inside(path, path.parent), "a", encoding="utf-8")   # noqa: SIM115  # closed by close()
+        self._file = None if path is None else open(inside(path, path.parent), "a", encoding="utf-8", newline="\n")   # noqa: SIM115  # closed by close()
         if path is not None:
             self._count(path.read_bytes())
 

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+from ..lookup import FileName, from_file
 from ..names import close_names
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -91,7 +92,10 @@ class Setting(NamedTuple):
 
     def read(self, value: Any) -> Any:
         """A value from a YAML file, where a number may stand as text."""
-        return self.parse(value) if isinstance(value, str) and self.kind is not str else self.check(value)
+        if not isinstance(value, str) or self.kind is str:
+            return self.check(value)
+        parsed = self.parse(value)
+        return from_file(parsed, value.file) if isinstance(value, FileName) else parsed      # names within it still come from a file
 
 
 class Table:

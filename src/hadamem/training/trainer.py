@@ -143,7 +143,7 @@ class Trainer:
             length, fixed = _episodes(probe)
             probe.close()
             steps = self._rollout_steps(length, fixed)
-            n = config.num_envs or divisor * max(1, round((config.steps_per_iteration or 4096) / steps / divisor))
+            n = config.num_envs or divisor * max(1, round(config.iteration_steps / steps / divisor))
             options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
             if config.workers is not None and not probe.unwrapped.restorable:      # hadamem's tasks need no workers
                 options["workers"] = config.workers
@@ -172,7 +172,7 @@ class Trainer:
             return usual
         if fixed and length is not None and length <= config.max_num_steps:
             return length
-        return min(length or 128, config.max_num_steps, max(SHORTEST, (config.steps_per_iteration or 4096) // USUAL_ENVS))
+        return min(length or 128, config.max_num_steps, max(SHORTEST, config.iteration_steps // USUAL_ENVS))
 
     def _capture(self) -> None:
         """Replace collection and the agent's updates by CUDA graphs. Capturing runs them; their effects are undone afterwards."""

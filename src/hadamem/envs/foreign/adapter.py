@@ -240,9 +240,7 @@ def find_spec(name: str) -> registration.EnvSpec:
 def _checked_spec(name: str, options: dict[str, Any]) -> registration.EnvSpec:
     """The spec of an id. Options must fit the env; texts among them that come from a file may name a module, as for GymV21Environment."""
     spec = find_spec(name)
-    for option in options.values():
-        if isinstance(option, str):
-            lookup.check(option)
+    lookup.check_all(options)
     if options and spec.entry_point is not None:
         creator = spec.entry_point if callable(spec.entry_point) else registration.load_env_creator(spec.entry_point)
         lookup.check_options(f"env {name}", creator, options, always=("render_mode", "disable_env_checker", *spec.kwargs))

@@ -93,6 +93,7 @@ def _cell(values: list[float], expected: int) -> Cell:
 def _mean(run: dict[str, Any]) -> float:
     """Mean height of a learning curve over env steps."""
     steps, values = np.asarray(run["curve"]["steps"], dtype=float), np.asarray(run["curve"]["return"], dtype=float)
-    if len(steps) < 2:
-        return float(values.mean()) if len(values) else float("nan")
-    return float(np.sum((values[1:] + values[:-1]) / 2 * np.diff(steps)) / (steps[-1] - steps[0]))
+    if not len(steps):
+        return float("nan")
+    steps, values = np.insert(steps, 0, 0.0), np.insert(values, 0, values[0])      # the first rollout counts, too
+    return float(np.sum((values[1:] + values[:-1]) / 2 * np.diff(steps)) / steps[-1])
