@@ -10,6 +10,7 @@ from hadamem.experiments.studies import vanishing
 
 from .studies import run
 
+pytestmark = pytest.mark.slow      # it trains agents for a moment
 
 @pytest.fixture(scope="module")
 def found():

@@ -25,7 +25,10 @@ FIRST_CALLS = {
 }
 
 
-@pytest.mark.parametrize("context", FIRST_CALLS)
+QUICK = ("inference mode", "vmap", "autocast")      # each starts a process
+
+
+@pytest.mark.parametrize("context", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FIRST_CALLS])
 def test_the_first_call_may_come_in_any_context(context):
     code = "import torch, warnings\nimport hadamem as hm\nwarnings.simplefilter('error', RuntimeWarning)\n"
     code += "memory, x = hm.SHM(5, 3, memory_size=4), torch.randn(2, 3, 5)\n" + FIRST_CALLS[context]

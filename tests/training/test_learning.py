@@ -5,7 +5,7 @@ import pytest
 from hadamem.runs.config import make_config
 from hadamem.training.trainer import Trainer
 
-ONE_STEP = {"frame_stack": 1, "time_encoding": "sine"}      # nobody sees more than one step at a time
+ONE_STEP = {"frame_stack": 1, "time_encoding": "sine", "steps_per_iteration": 4096}      # nobody sees more than one step at a time
 
 
 def learn(env, memory, steps, last=3, enough=None, **changes):
@@ -40,6 +40,7 @@ def test_recall_fails_without_memory():
     assert learn("popgym/RepeatPreviousEasy", "none", 50_000, env_options={"k": 2})[1] < 0.2
 
 
+@pytest.mark.slow
 def test_a_pendulum_seen_by_its_position_improves():
     rows, last = learn("popgym/PositionOnlyPendulumEasy", "shm", 30_000, **{"network.memory_size": 32})
     assert last > sum(row["return"] for row in rows[:3]) / 3 + 0.08
