@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +51,14 @@ def run(args: argparse.Namespace) -> int:
     return run_and_report(study, args)
 
 
-def run_and_report(study: Any, args: argparse.Namespace) -> int:
-    """Launch, watch and report a study. Exit code 0: all of it is finished; 1: something failed; 130: interrupted."""
-    from ..experiments.folder import STUDIES, StudyFolder
-    from ..experiments.running import choose, run_study
-    from ..experiments.status import seconds_left, status_of
+@contextmanager
+def watched(name: str, plain: bool) -> Iterator[tuple[Any, Any]]:
+    """A progress view of many runs, and what to call with their states. Until the first call, a ValueError means bad input."""
+    from ..experiments.status import seconds_left
     from ..view.many import ManyProgress
 
     started = False
-    out = STUDIES / study.name if args.out is None else Path(args.out)
-    view = ManyProgress(study.name, live=False if args.plain else None)
+    view = ManyProgress(name, live=False if plain else None)
 
     def watch(tasks: Any, at_once: int) -> None:
         nonlocal started
@@ -66,6 +66,17 @@ def run_and_report(study: Any, args: argparse.Namespace) -> int:
         view(tasks, seconds_left(tasks, at_once))
 
     with bad_input(lambda: not started), view:
+        yield view, watch
+
+
+def run_and_report(study: Any, args: argparse.Namespace) -> int:
+    """Launch, watch and report a study. Exit code 0: all of it is finished; 1: something failed; 130: interrupted."""
+    from ..experiments.folder import STUDIES, StudyFolder
+    from ..experiments.running import choose, run_study
+    from ..experiments.status import status_of
+
+    out = STUDIES / study.name if args.out is None else Path(args.out)
+    with watched(study.name, args.plain) as (view, watch):
         done = run_study(study, out, launcher=args.launcher, jobs=args.jobs, retries=args.retries, only=args.only, records=args.records,
                          ray_address=args.ray_address, gpus_per_task=args.gpus_per_run, watch=watch,
                          stopping=lambda: view.say("stopping: waiting for the runs to write a checkpoint"))

@@ -15,6 +15,7 @@ from .errors import WorkError
 from .options import add_trust
 from .output import print_table
 from .runs import bad_input, trust_flags
+from .study import watched
 
 SHOWN = 10            # trials in the table at the end
 ENOUGH = 10           # finished trials, for the importance of settings
@@ -59,20 +60,10 @@ def run(args: argparse.Namespace) -> int:
 
 def run_and_print(sweep: Any, out: Path, args: argparse.Namespace) -> int:
     """Exit code 0: all trials are done; 1: too many of them failed; 130: interrupted."""
-    from ..experiments.status import seconds_left
     from ..experiments.sweep_folder import BEST
     from ..experiments.sweeping import run_sweep
-    from ..view.many import ManyProgress
 
-    started = False
-    view = ManyProgress(sweep.name, live=False if args.plain else None)
-
-    def watch(tasks: Any, at_once: int) -> None:
-        nonlocal started
-        started = True
-        view(tasks, seconds_left(tasks, at_once))
-
-    with bad_input(lambda: not started), view:
+    with watched(sweep.name, args.plain) as (view, watch):
         study = run_sweep(sweep, out, launcher=args.launcher, jobs=args.jobs, retries=args.retries, ray_address=args.ray_address,
                           gpus_per_run=args.gpus_per_run, watch=watch, say=view.say)
     trials = study.get_trials(deepcopy=False)
