@@ -70,8 +70,8 @@ def _section(results: Any, size: int) -> Section:
         score_table(f"scores-{size}", "Return after training", {key: _cell([run["score"] for run in found], expected[key])
                                                                 for key, found in cells.items()},
                     "50 episodes with the most likely actions. ± is the standard deviation over seeds; the interval is Student's, 95 %."),
-        score_table(f"mean-{size}", "Mean return of training episodes", {key: _cell([_mean(run) for run in found], expected[key])
-                                                                         for key, found in cells.items()},
+        score_table(f"mean-{size}", "Mean return of training episodes", {
+            key: _cell([_mean(run) for run in found if run["curve"]["steps"]], expected[key]) for key, found in cells.items()},
                     "Over the whole training: the area under the learning curve, high where learning is early."),
         score_table(f"cpu-{size}", "CPU seconds", {key: score_cell([run["cpu_seconds"] for run in found], expected=expected[key], digits=0)
                                                    for key, found in cells.items()}, "Of training, with one thread."),
@@ -93,7 +93,5 @@ def _cell(values: list[float], expected: int) -> Cell:
 def _mean(run: dict[str, Any]) -> float:
     """Mean height of a learning curve over env steps."""
     steps, values = np.asarray(run["curve"]["steps"], dtype=float), np.asarray(run["curve"]["return"], dtype=float)
-    if not len(steps):
-        return float("nan")
     steps, values = np.insert(steps, 0, 0.0), np.insert(values, 0, values[0])      # the first rollout counts, too
     return float(np.sum((values[1:] + values[:-1]) / 2 * np.diff(steps)) / steps[-1])
