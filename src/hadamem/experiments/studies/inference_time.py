@@ -54,7 +54,7 @@ def steps(rows: list[dict[str, Any]], batch: int, device: str, repeats: int, lim
             times.append({**row, "failed": timing.one_line(seconds)})
         else:
             wall = {"wall": 1e3 * seconds.median, "low": 1e3 * seconds.low, "high": 1e3 * seconds.high, "runs": seconds.runs}
-            own = 1e3 * statistics.median(spent[str(i)][1:]) if device == "cpu" else wall["wall"]      # the first call compiles
+            own = 1e3 * statistics.median(spent[str(i)][-seconds.runs:]) if device == "cpu" else wall["wall"]      # without the warm-up
             times.append({**row, "ms": own, **wall})
     return {"rows": times, "batch": batch, "machine": {name: facts[name] for name in FACTS if name in facts}, "others": others.share()}
 
