@@ -1,4 +1,4 @@
-"""Suggestions for misspelt names, used by error messages."""
+"""What error messages share: suggestions for misspelt names, and values cut to a readable length."""
 
 from __future__ import annotations
 
@@ -16,3 +16,12 @@ def did_you_mean(name: str, known: Iterable[str], n: int = 1) -> str:
     """A question to append to an error, with a leading space: " did you mean 'x'?". Empty if no known name is similar."""
     near = close_names(name, known, n)
     return f" did you mean {' or '.join(map(repr, near))}?" if near else ""
+
+
+def shorten(value: object, length: int = 80) -> str:
+    """A value for an error message, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:      # Python refuses to write an int of thousands of digits
+        return f"a number of {value.bit_length()} bits" if isinstance(value, int) else f"a {type(value).__name__}"
+    return text if len(text) <= length else f"{text[:length]}..."

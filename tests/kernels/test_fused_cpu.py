@@ -191,6 +191,25 @@ def test_import_does_not_load_numba():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+@pytest.mark.parametrize("name", ["k", "v", "q", "M0"])
+@pytest.mark.parametrize("K", [1, 3, 16])
+def test_inf_is_read_as_the_reference_reads_it(name, K):
+    """Columns and states that fill up a vector do not make nan of inf."""
+    B, T, V = 2, 5, 3
+    inputs, _ = shm_inputs(B, T, V, K, resets=0)
+    place = ["theta", "vc", "v", "k", "q", "M0"].index(name)
+    with torch.no_grad():
+        inputs[place][(0, 0, 0) if name == "M0" else (0, 2, 0)] = float("inf")
+        want, got = (kernels.shm(*inputs, backend=backend) for backend in ("reference", "cpu"))
+        for x, y in zip(got, want, strict=True):
+            torch.testing.assert_close(x, y, equal_nan=True)
+        theta, vc, v, k, q, S0 = inputs
+        rates = -torch.ones(V, K)
+        want, got = (kernels.selective(theta.abs(), rates, v, k, q, S0, backend=backend) for backend in ("reference", "cpu"))
+        for x, y in zip(got, want, strict=True):
+            torch.testing.assert_close(x, y, equal_nan=True)
+
+
 @pytest.mark.parametrize("clip", [None, 1e3])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["theta", "vc", "v", "k", "q", "M0"])

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.parametrize("name", hm.list_memories())
 ONES = torch.ones
 BAD_CALL = {
     "x-list": (dict(x=[[1.0]]), TypeError, "x must be a torch.Tensor, got list"),
+    "x-sparse": (dict(x=ONES(2, 5, 3).to_sparse()), TypeError, "x must be a dense torch.Tensor"),
     "x-int": (dict(x=ONES(2, 5, 3, dtype=torch.int64)), TypeError, r"x must have a floating dtype, .* x.float\(\)"),
     "x-width": (dict(x=ONES(2, 5, 4)), ValueError, r"x must have shape \[B, T, input_size=3\], got \[2, 5, 4\]"),
     "x-flat": (dict(x=ONES(2, 3)), ValueError, r"x must have shape .* use step\(\) for a single step"),

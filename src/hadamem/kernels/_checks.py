@@ -8,11 +8,21 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+from ..names import shorten
+
+
+def check_dense(name: str, x: object) -> None:
+    """`x` is an ordinary tensor: one with strides."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    if x.layout != torch.strided or x.is_nested:
+        kind = "a nested tensor" if x.is_nested else f"a tensor with the layout {x.layout}"
+        raise TypeError(f"{name} must be a dense torch.Tensor, got {kind}; convert it with {name}.to_dense(), or pad it")
+
 
 def check_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tensor, like_name: str) -> None:
     """`x` is a floating tensor of `shape` (None: any size) on the device of `like`."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    check_dense(name, x)
     if not x.is_floating_point():
         raise TypeError(f"{name} must have a floating dtype, got {x.dtype}; convert it with {name}.float()")
     check_number_tensor(name, x, shape, like, like_name)
@@ -20,8 +30,7 @@ def check_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tens
 
 def check_number_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tensor, like_name: str) -> None:
     """`check_tensor` that takes complex tensors too."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+    check_dense(name, x)
     if not (x.is_floating_point() or x.is_complex()):
         raise TypeError(f"{name} must have a floating or complex dtype, got {x.dtype}; convert it with {name}.float()")
     if x.ndim != len(shape) or any(want is not None and got != want for got, want in zip(x.shape, shape, strict=False)):
@@ -36,6 +45,7 @@ def check_reset(reset: object, B: int, T: int, device: torch.device) -> None:
         return
     if not isinstance(reset, Tensor):
         raise TypeError(f"reset must be a bool torch.Tensor of shape [B, T], got {type(reset).__name__}")
+    check_dense("reset", reset)
     if reset.dtype != torch.bool:
         raise TypeError(f"reset must be a bool tensor (True: this step opens a new episode), got {reset.dtype}; "
                         "convert it with reset.bool()")
@@ -45,13 +55,16 @@ def check_reset(reset: object, B: int, T: int, device: torch.device) -> None:
         raise ValueError(f"reset is on {reset.device} but the inputs are on {device}; move it with reset.to({str(device)!r})")
 
 
+CLIPS = 1e-30, 1e30   # beyond, float32 loses the limit itself, or products with it
+
+
 def check_clip(clip: object) -> None:
     if clip is None:
         return
     if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
         raise TypeError(f"clip must be a positive number or None, got {type(clip).__name__}")
-    if not float(clip) > 0:
-        raise ValueError(f"clip must be positive, got {clip}; use clip=None for no limit")
+    if not CLIPS[0] <= clip <= CLIPS[1]:
+        raise ValueError(f"clip must be positive, from {CLIPS[0]:g} to {CLIPS[1]:g}, got {shorten(clip)}; use clip=None for no limit")
 
 
 # Asked once, at import: Dynamo cannot trace the question.

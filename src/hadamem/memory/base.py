@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..kernels._backends import OPS
-from ..kernels._checks import check_reset
+from ..kernels._checks import check_dense, check_reset
 from ..states import REAL, State, vector_width, where
 from .inspection import Shown, show_state
 
@@ -55,8 +55,7 @@ class Memory(nn.Module):
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """One step: x [B, input_size], reset [B] bool -> y [B, output_size] and the next state."""
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+        check_dense("x", x)
         if x.ndim != 2:
             raise ValueError(f"x must have shape [B, input_size] in step(), got {list(x.shape)}; use forward() for sequences")
         if isinstance(reset, Tensor) and reset.ndim != 1:
@@ -130,8 +129,7 @@ class Memory(nn.Module):
 
     def check_inputs(self, x: Tensor, state: State | None, reset: Tensor | None) -> None:
         """Raise a ValueError or TypeError that names the argument, its value and the fix."""
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+        check_dense("x", x)
         if not x.is_floating_point():
             raise TypeError(f"x must have a floating dtype, got {x.dtype}; convert it with x.float()")
         if x.ndim != 3 or x.shape[-1] != self.input_size:
@@ -152,6 +150,7 @@ class Memory(nn.Module):
                 raise TypeError(f"state must be what initial_state() or an earlier call returned (a {kind.__name__}), "
                                 f"got {type(state).__name__}")
             for name, s in zip(getattr(state, "_fields", range(len(state))), state, strict=False):
+                check_dense(f"state.{name}", s)
                 if s.ndim < 1 or s.shape[0] != B:
                     raise ValueError(f"state.{name} must have batch size {B} like x, got shape {list(s.shape)}")
                 if s.device != x.device:

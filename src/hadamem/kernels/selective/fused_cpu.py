@@ -96,7 +96,11 @@ def _read(x, n, q, i, two, t0, steps):
     for s in range(steps):
         t, at = t0 + s, RECORDS + RECORD * (s + 1)
         q0 = q[t, i]
-        q1 = q[t, i + 1] if two else x.dtype.type(0)
+        if not two:   # a second state with q = 0 would make nan of inf
+            for j in range(n):
+                x[u(at + H + j)] += x[u(at + NEW + j)] * q0
+            continue
+        q1 = q[t, i + 1]
         for j in range(n):
             x[u(at + H + j)] += x[u(at + NEW + j)] * q0 + x[u(at + NEW + W + j)] * q1
 

@@ -25,7 +25,7 @@ u = np.uintp   # an unsigned index: numba then omits the test for a negative one
 
 # `x` is scratch: one flat array in which all that a loop touches lies a constant number of columns apart, so that the
 # compiler knows that nothing overlaps. Rows in it are padded with zeros, or with copies of their first column: a pad
-# then is nan or inf only if a real column is, and as its q is 0, it adds nothing to a sum.
+# then is nan or inf only if a real column is, and as its q is 0, it adds nothing to a sum of finite numbers.
 
 @jit(inline="always")
 def _load(x, at, source, b, r, j0, width, n, repeat):
@@ -95,8 +95,17 @@ STEP = 3 * W + LANES
 ROWS = 2 * W               # the records come after two rows of M
 
 
+@jit()
+def _dot(x, at, to, width):
+    """A sum over the real columns alone: of a memory that is inf, a pad times its q is nan."""
+    total = x.dtype.type(0)
+    for j in range(width):
+        total += x[u(at + j)] * x[u(to + j)]
+    return total
+
+
 @jit(inline="always")
-def _advance(x, n, b, i, two, t0, s, steps, first_tile, theta, v, reset, rate, curve, clip, room, h):
+def _advance(x, n, width, b, i, two, t0, s, steps, first_tile, theta, v, reset, rate, curve, clip, room, h):
     """Take rows i and (if `two`) i + 1 of the memory through the steps from s on, adding what these columns read to h.
 
     Stops before a step that might take the memory out of its room. Returns the step that is next.
@@ -141,6 +150,8 @@ def _advance(x, n, b, i, two, t0, s, steps, first_tile, theta, v, reset, rate, c
             x[u(W + j)] = p1
             h0 += p0 * q_j                              # eq. 2
             h1 += p1 * q_j
+        if n > width and not (h0 == h0 and h1 == h1):
+            h0, h1 = _dot(x, 0, at + Q, width), _dot(x, W, at + Q, width)
         h[b, t, i] = h0 if first_tile else h[b, t, i] + h0
         if two:
             h[b, t, i + 1] = h1 if first_tile else h[b, t, i + 1] + h1
@@ -181,9 +192,9 @@ def run_forward(theta, vc, v, k, q, M0, reset, rate, curve, clip, room, S, h, M,
                             _load(x, r * W, M0, b, i + r, j0, width, n, False)
                         if checkpoints.size > 0:
                             _store(x, r * W, checkpoints, b * chunks + t0 // S, i + r, j0, width, True)
-                    s = _advance(x, n, b, i, two, t0, 0, steps, j0 == 0, theta, v, reset, rate, curve, None, room, h)
+                    s = _advance(x, n, width, b, i, two, t0, 0, steps, j0 == 0, theta, v, reset, rate, curve, None, room, h)
                     if clip is not None and s < steps:
-                        _advance(x, n, b, i, two, t0, s, steps, j0 == 0, theta, v, reset, rate, curve, clip, None, h)
+                        _advance(x, n, width, b, i, two, t0, s, steps, j0 == 0, theta, v, reset, rate, curve, clip, None, h)
                     for r in range(1 + two):
                         _store(x, r * W, M, b, i + r, j0, width, True)
 
