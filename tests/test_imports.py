@@ -12,7 +12,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "hadamem"
 
 # A room is a folder or a file directly under hadamem. Leaves import only leaves; every room may import leaves.
-LEAVES = {"_lazy", "_version", "cuda_graphs", "devices", "drawing", "files", "lookup", "names", "random", "states", "statistics"}
+LEAVES = {"_lazy", "_version", "cuda_graphs", "devices", "drawing", "files", "lookup", "names", "random", "ranges", "states", "statistics"}
 MAY_IMPORT = {   # room: the other rooms that it may import; "*" stands for all
     "kernels": set(),
     "memory": {"kernels"},

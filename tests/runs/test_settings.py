@@ -65,7 +65,6 @@ def setting(kind, optional=False):
 @pytest.mark.parametrize(("kind", "value", "want"), [
     (int, 3, 3), (int, 3.0, 3), (int, 1e6, 1_000_000), (int, np.int64(3), 3), (int, np.uint8(3), 3), (int, np.float64(3), 3), (int, -2, -2),
     (float, 3, 3.0), (float, 0.5, 0.5), (float, np.float32(0.5), 0.5), (float, np.int32(2), 2.0), (float, Fraction(1, 2), 0.5),
-    (float, float("inf"), float("inf")),
     (bool, True, True), (bool, False, False), (str, "a", "a"), (str, "", ""),
     (tuple, ("a", "b"), ("a", "b")), (tuple, ["a"], ("a",)), (tuple, "a", ("a",)), (tuple, (), ()),
     (dict, {"a": 1}, {"a": 1}), (dict, {}, {}),
@@ -99,6 +98,38 @@ def test_check_refuses(kind, value, words):
         setting(kind, optional=True).check(value)
 
 
+BEYOND = [(float, "inf"), (float, "nan"), (float, "-inf"), (float, "1e39"), (float, "-1e39"), (float, "1e-46"), (int, "1e300"), (int, "9" * 30)]
+
+
+@pytest.mark.parametrize(("kind", "text"), BEYOND)
+def test_numbers_that_no_tensor_holds_are_refused(kind, text):
+    wanted = "finite, and 0 or 1e-38 to 3e.38 in size" if kind is float else r"in -2\*\*63 . 1 .. 2\*\*63 - 1"
+    for optional in (False, True):
+        for call in (setting(kind, optional).parse, setting(kind, optional).read):
+            with pytest.raises(ValueError, match=f"^part.x must be {wanted}.*, got"):
+                call(text)
+    with pytest.raises(ValueError, match="^part.x must be .*, got a number of 16610 bits$"):      # Python does not write it as text
+        setting(kind).check(10**5000)
+
+
+@pytest.mark.parametrize("changes", [
+    dict(learning_rate=float("inf")), dict(learning_rate=-1.0), dict(learning_rate=1e39), dict(adam_eps=1e-46), dict(clip_range=float("nan")),
+    dict(ent_coef=-0.1), dict(vf_coef=-1.0), dict(kl_coef=float("inf")), dict(max_grad_norm=float("inf")),
+    dict(checkpoint_every=float("inf")), dict(threads=2147483647), dict(threads=0), dict(seed=10**400), dict(num_envs=10**30),
+    dict(agent="sac", ent_coef=-1.0), dict(agent="sac", learning_rate=float("inf")), dict(agent="sac", target_entropy=float("nan")),
+])
+def test_senseless_numbers_are_refused(changes):
+    """An error names the setting, the value and what it may be; also where the dataclass itself is made."""
+    (name, value), = ((name, x) for name, x in changes.items() if name != "agent")
+    with pytest.raises(ValueError, match=rf"{name} must be .*, got") as error:
+        make_config(**changes)
+    assert len(str(error.value)) < 200
+    kind = make_config(agent=changes.get("agent", "ppo")).algorithm
+    if hasattr(kind, name):
+        with pytest.raises(ValueError, match=rf"^{name} must be .*, got"):
+            dataclasses.replace(kind, **{name: value})
+
+
 @pytest.mark.parametrize("kind", [int, float, bool, str, tuple, dict])
 def test_none(kind):
     may, must = setting(kind, optional=True), setting(kind)
@@ -119,7 +150,7 @@ def test_none(kind):
 
 @pytest.mark.parametrize(("kind", "text", "want"), [
     (int, "3", 3), (int, "-3", -3), (int, "1e6", 1_000_000), (int, "8_192", 8192), (int, "2.0", 2),
-    (float, "3", 3.0), (float, "1e-3", 1e-3), (float, ".5", 0.5), (float, "inf", float("inf")),
+    (float, "3", 3.0), (float, "1e-3", 1e-3), (float, ".5", 0.5), (float, "1e38", 1e38),
     *[(bool, text, True) for text in ("true", "True", "yes", "on", "1")], *[(bool, text, False) for text in ("false", "no", "OFF", "0")],
     (str, "a b", "a b"), (str, "3", "3"), (tuple, "a", ("a",)), (tuple, "a,b", ("a", "b")), (tuple, "a, b", ("a", "b")), (tuple, "", ()),
     (dict, '{"a": [1, null]}', {"a": [1, None]}),

@@ -207,8 +207,8 @@ REFUSED = [
     ({**WIND, "num_steps": 4, "burn_in": 64, "replay_size": 400}, "burn_in must be less than the 64 steps of a sequence, got 64"),
     ({**WIND, "updates_per_step": 0.0}, "updates_per_step must be above 0: updates per env step, such as 0.25, got 0.0"),
     ({**WIND, "updates_per_step": -1.0}, "updates_per_step must be above 0.*, got -1.0"),
-    ({**WIND, "updates_per_step": float("nan")}, "updates_per_step must be above 0.*, got nan"),
-    ({**WIND, "updates_per_step": float("inf")}, "updates_per_step must be above 0.*, got inf"),
+    ({**WIND, "updates_per_step": float("nan")}, "updates_per_step must be finite.*, got nan"),
+    ({**WIND, "updates_per_step": float("inf")}, "updates_per_step must be finite.*, got inf"),
     ({**WIND, "replay_size": 19}, r"replay_size must be at least 20 env steps to hold sequences of 5 steps .*, got 19; "
                                   "raise replay_size, or lower num_envs"),
     ({**WIND, "gamma": 1.5}, "gamma must be between 0 and 1, got 1.5"),

@@ -10,7 +10,6 @@ iteration but steers a KL penalty (RLlib's, as in the POPGym experiments), and `
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import states
+from ..ranges import check_floats
 from ..states import State
 from .agent import Acted, Agent, AgentSpec, Progress, Rollout, Source
 from .distributions import Actions, make_actions
@@ -61,18 +61,17 @@ class PPOConfig:
             if not ok:
                 raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)!r}")
 
+        check_floats(self)
         for name in ("gamma", "gae_lambda"):
             check(name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
         for name in ("num_epochs", "num_minibatches"):
             check(name, getattr(self, name) >= 1, "at least 1")
         for name in ("clip_range", "learning_rate", "adam_eps"):
             check(name, getattr(self, name) > 0, "above 0")
-        for name in ("kl_coef", "target_kl", "min_kl_coef", "advantage_floor"):
+        for name in ("kl_coef", "target_kl", "min_kl_coef", "advantage_floor", "vf_coef", "ent_coef"):
             check(name, getattr(self, name) >= 0, "0 or more")
         for name in ("max_grad_norm", "vf_loss_clip", "clip_range_vf"):
             check(name, getattr(self, name) is None or getattr(self, name) > 0, "above 0, or None")
-        for name in ("vf_coef", "ent_coef"):
-            check(name, math.isfinite(getattr(self, name)), "a number")
         check("gamma_schedule", self.gamma_schedule in ("constant", "rising", "auto"), "'constant', 'rising' or 'auto'")
         check("lr_schedule", self.lr_schedule in ("constant", "linear"), "'constant' or 'linear'")
         check("joint_actions", self.joint_actions in JOINT, "'never', 'always' or 'auto' (up to 1024 combinations)")

@@ -17,6 +17,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from ..ranges import check_floats
 from .agent import Acted, Agent, AgentSpec, Progress, ReplaySource, ReplaySpec, Sequences, Source
 from .distributions import TanhGaussian, make_actions
 from .optimizers import Adam
@@ -51,18 +52,18 @@ class SACConfig:
             if not ok:
                 raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)!r}")
 
+        check_floats(self)
         check("gamma", 0 <= self.gamma <= 1, "between 0 and 1")
         check("tau", 0 < self.tau <= 1, "above 0 and at most 1")
         for name in ("learning_rate", "adam_eps", "initial_ent_coef"):
-            check(name, 0 < getattr(self, name) < math.inf, "above 0")
+            check(name, getattr(self, name) > 0, "above 0")
         for name in ("replay_size", "batch_size"):
             check(name, getattr(self, name) >= 1, "at least 1")
         for name in ("learning_starts", "burn_in"):
             check(name, getattr(self, name) >= 0, "0 or more")
-        check("updates_per_step", 0 < self.updates_per_step < math.inf, "above 0: updates per env step, such as 0.25")
+        check("updates_per_step", self.updates_per_step > 0, "above 0: updates per env step, such as 0.25")
         check("random_scale", 0 < self.random_scale <= 1, "above 0 and at most 1")
-        check("ent_coef", self.ent_coef is None or 0 <= self.ent_coef < math.inf, "0 or more, or None to learn it")
-        check("target_entropy", self.target_entropy is None or math.isfinite(self.target_entropy), "a number, or None")
+        check("ent_coef", self.ent_coef is None or self.ent_coef >= 0, "0 or more, or None to learn it")
         check("max_grad_norm", self.max_grad_norm is None or self.max_grad_norm > 0, "above 0, or None")
         check("sequence_length", self.sequence_length is None or self.sequence_length >= 1, "at least 1, or None")
         if self.sequence_length is not None and self.burn_in >= self.sequence_length:

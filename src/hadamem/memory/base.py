@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import numbers
 import operator
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from ..kernels._backends import OPS
 from ..kernels._checks import check_dense, check_reset
+from ..ranges import check_float
 from ..states import REAL, State, vector_width, where
 from .inspection import Shown, show_state
 
@@ -176,9 +176,7 @@ def check_number(name: str, value: object) -> float:
     """A finite number, or an error that names the argument."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):   # takes numpy's floats too
         raise TypeError(f"{name} must be a number, got {value!r}; pass a float")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}")
-    return float(value)
+    return check_float(name, value)
 
 
 def check_flag(name: str, value: object) -> bool:

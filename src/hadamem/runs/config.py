@@ -11,9 +11,11 @@ from ..agents import AGENTS, DEFAULT_AGENT, NetworkConfig, find_agent, section_o
 from ..agents.agent import Agent
 from ..memory import resolve_options
 from ..names import did_you_mean
+from ..ranges import check_floats
 from .presets import PRESETS
 from .settings import Table
 
+MOST_THREADS = 1024      # torch takes any number, and aborts the process where the system has no more
 LOGS = ("tensorboard", "wandb", "mlflow")
 
 
@@ -55,10 +57,13 @@ class TrainConfig:
     tf32: bool = True                                    # faster matrix products on a GPU, with 10 bits of mantissa
 
     def __post_init__(self) -> None:
+        check_floats(self)
         for name in ("total_steps", "threads", "max_num_steps", "keep_checkpoints", "max_skipped",
                      "eval_episodes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.threads > MOST_THREADS:
+            raise ValueError(f"threads must be in 1 .. {MOST_THREADS}, got {self.threads}; at most one per core is of use")
         for name in ("num_envs", "num_steps", "steps_per_iteration"):
             value = getattr(self, name)
             if value is not None and value < 1:

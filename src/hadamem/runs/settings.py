@@ -18,7 +18,8 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from ..lookup import FileName, from_file
-from ..names import close_names
+from ..names import close_names, shorten
+from ..ranges import check_float, check_int
 
 TRUE, FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", dict: "a mapping", tuple: "a list"}
@@ -70,9 +71,9 @@ class Setting(NamedTuple):
         if isinstance(value, bool) and kind is not bool:
             pass
         elif kind is float and isinstance(value, Real):
-            return float(value)
+            return check_float(self.name, value)
         elif kind is int and (isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())):
-            return int(value)
+            return check_int(self.name, value)
         elif kind is tuple and isinstance(value, (tuple, list, str)):
             values = (value,) if isinstance(value, str) else tuple(value)
             with contextlib.suppress(ValueError, TypeError):
@@ -82,7 +83,7 @@ class Setting(NamedTuple):
         elif kind in (bool, str) and isinstance(value, kind):
             return value
         words = "whole numbers such as 256,256" if kind is tuple and self.item is int else WORDS[kind]
-        raise ValueError(f"{self.name} must be {words}{' or None' if self.optional else ''}, got {value!r}")
+        raise ValueError(f"{self.name} must be {words}{' or None' if self.optional else ''}, got {shorten(value)}")
 
     def parse(self, text: str) -> Any:
         """A value from the command line or from text in a file."""
