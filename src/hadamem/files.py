@@ -3,10 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
 from pathlib import Path
+
+from .names import shorten
+
+LONGEST_NAME = 255      # bytes that a name in a folder may have, on all systems in use
+
+
+def check_path(path: Path) -> None:
+    """Raise a ValueError if no file can have this name, which systems say in words that name no argument."""
+    try:
+        too_long = any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts)
+        os.lstat(path)
+    except ValueError:
+        raise ValueError(f"{shorten(str(path))} holds a character that no path may have; choose another path") from None
+    except OSError as error:
+        too_long = too_long or error.errno == errno.ENAMETOOLONG
+    if too_long:
+        raise ValueError(f"{shorten(str(path))} is too long for a path or for a name in one; choose a shorter one")
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -19,7 +19,7 @@ def fits_float32(value: Any) -> bool:
 def check_float(name: str, value: Any) -> float:
     """The number as a float; a ValueError names one that float32 cannot hold."""
     if not fits_float32(value):
-        raise ValueError(f"{name} must be finite, and 0 or {SMALLEST:g} to {LARGEST:g} in size (what float32 can hold), got {shorten(value)}")
+        raise ValueError(f"{name} must be finite, and 0 or {SMALLEST:g} to {LARGEST:g} in size (a float32), got {shorten(value)}")
     return float(value)
 
 

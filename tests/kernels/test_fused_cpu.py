@@ -203,7 +203,7 @@ def test_inf_is_read_as_the_reference_reads_it(name, K):
         want, got = (kernels.shm(*inputs, backend=backend) for backend in ("reference", "cpu"))
         for x, y in zip(got, want, strict=True):
             torch.testing.assert_close(x, y, equal_nan=True)
-        theta, vc, v, k, q, S0 = inputs
+        theta, _, v, k, q, S0 = inputs
         rates = -torch.ones(V, K)
         want, got = (kernels.selective(theta.abs(), rates, v, k, q, S0, backend=backend) for backend in ("reference", "cpu"))
         for x, y in zip(got, want, strict=True):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextvars
+import errno
 import importlib
 import os
 import sys
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from .._version import __version__
 from ..lookup import import_from_here, trusting
-from ..names import did_you_mean
+from ..names import did_you_mean, shorten
 from .errors import UsageError, WorkError
 from .extras import install_hint
 
@@ -117,6 +118,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if isinstance(error, UsageError):
             return _fail(str(error), 2)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            return _fail(f"{shorten(error.filename)} is too long for a path or for a name in one; choose a shorter one", 2)
         text = " ".join(str(error).split())
         if isinstance(error, WorkError):
             return _fail(text, 1)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agents import DEFAULT_AGENT
+from ..files import clip_text
 from ..runs.config import make_config
 from ..training.evaluate import Evaluation, evaluate
 from ..training.loop import train
@@ -43,8 +44,12 @@ def main(argv: list[str] | None = None) -> int:
         if runs[memory].status != "finished":      # Ctrl-C
             return 130
         results[memory] = evaluate(runs[memory].policy, args.env, EPISODES)
-    curve = draw_curves({f"{memory}: {label}": runs[memory].metrics for memory, label in MEMORIES.items()}, folder / "curve.png",
-                        args.env, f"{DEFAULT_AGENT}, preset {SETTINGS['preset']}, seed {SETTINGS['seed']}")
+    curve = folder / "curve.png"
+    try:
+        draw_curves({f"{memory}: {label}": runs[memory].metrics for memory, label in MEMORIES.items()}, curve, args.env,
+                    f"{DEFAULT_AGENT}, preset {SETTINGS['preset']}, seed {SETTINGS['seed']}")
+    except OSError as error:
+        print(f"{curve} cannot be written: {clip_text(error)}", file=sys.stderr)
     print(f"\nAfter training, over {EPISODES} new episodes each:\n")
     print(comparison_table(results))
     (best, control) = (results[memory].ci or (0.0, 0.0) for memory in MEMORIES)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..files import clip_text
 from ..names import close_names
 from .options import add_trust
 from .output import print_table
@@ -86,10 +87,18 @@ def run_and_report(study: Any, args: argparse.Namespace) -> int:
     lines += [("failed", f"{task.name}: {task.error}") for task in states if task.state == "failed"]
     print_table(lines, indent=2)
     if not args.no_report and any(task.state == "finished" for task in states):
-        from .report import make_report
-
-        print_table([("report", str(make_report([out])))], indent=2, width=8)
+        print_table([("report", _report(out))], indent=2, width=8)
     return 0 if done else 1 if any(task.state == "failed" for task in states) else 130
+
+
+def _report(out: Path) -> str:
+    """Make the report. Returns its path, or why there is none: the results are complete without it."""
+    from .report import make_report
+
+    try:
+        return str(make_report([out]))
+    except OSError as error:
+        return f"not made, it cannot be written: {clip_text(error)}; `hadamem report {out}` makes it"
 
 
 def show_status(text: str | None) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..agents import DEFAULT_AGENT, section_of
 from ..envs import EnvError
+from ..files import check_path, clip_text
 from ..lookup import trust_names, trusted_names, trusting
 from ..runs import folder as folders
 from ..runs.checkpoint import read
@@ -82,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
             return _train_seeds(args, place)
         config = read_settings(args, place)
         place = place or RUNS / default_name(config)
+        check_path(place)
         _check_complete(place)
         if args.resume and _is_finished(place, config) and not _is_damaged(place):
             folders.check_same(folders.load_config(place), config, place)
@@ -227,6 +229,8 @@ def _draw(run: Any) -> str:
         return str(draw_run(run))
     except ImportError:      # no reason to fail after hours of training
         return "not drawn: matplotlib is not installed (pip install 'hadamem[train]')"
+    except OSError as error:      # nor is a full disk
+        return f"not drawn, it cannot be written: {clip_text(error)}"
 
 
 def _is_finished(place: Path, config: TrainConfig) -> bool:
@@ -266,4 +270,7 @@ def _folder(args: argparse.Namespace) -> Path | None:
         raise ValueError(f"--out must name a folder, got {args.out!r}: is it an unset shell variable? `--out .` is the current folder")
     if args.name is not None and (not args.name.strip() or args.name == ".." or Path(args.name).name != args.name):
         raise ValueError(f"--name must be a single name, got {args.name!r}; --out takes a path")
-    return RUNS / args.name if args.name is not None else None if args.out is None else Path(args.out)
+    place = RUNS / args.name if args.name is not None else None if args.out is None else Path(args.out)
+    if place is not None:
+        check_path(place)
+    return place

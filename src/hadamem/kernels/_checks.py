@@ -11,18 +11,19 @@ from torch import Tensor
 from ..names import shorten
 
 
-def check_dense(name: str, x: object) -> None:
-    """`x` is an ordinary tensor: one with strides."""
+def check_dense(name: str, x: object) -> Tensor:
+    """`x`, which is an ordinary tensor: one with strides."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
     if x.layout != torch.strided or x.is_nested:
         kind = "a nested tensor" if x.is_nested else f"a tensor with the layout {x.layout}"
         raise TypeError(f"{name} must be a dense torch.Tensor, got {kind}; convert it with {name}.to_dense(), or pad it")
+    return x
 
 
 def check_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tensor, like_name: str) -> None:
     """`x` is a floating tensor of `shape` (None: any size) on the device of `like`."""
-    check_dense(name, x)
+    x = check_dense(name, x)
     if not x.is_floating_point():
         raise TypeError(f"{name} must have a floating dtype, got {x.dtype}; convert it with {name}.float()")
     check_number_tensor(name, x, shape, like, like_name)
@@ -30,7 +31,7 @@ def check_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tens
 
 def check_number_tensor(name: str, x: object, shape: tuple[int | None, ...], like: Tensor, like_name: str) -> None:
     """`check_tensor` that takes complex tensors too."""
-    check_dense(name, x)
+    x = check_dense(name, x)
     if not (x.is_floating_point() or x.is_complex()):
         raise TypeError(f"{name} must have a floating or complex dtype, got {x.dtype}; convert it with {name}.float()")
     if x.ndim != len(shape) or any(want is not None and got != want for got, want in zip(x.shape, shape, strict=False)):
@@ -63,7 +64,7 @@ def check_clip(clip: object) -> None:
         return
     if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
         raise TypeError(f"clip must be a positive number or None, got {type(clip).__name__}")
-    if not CLIPS[0] <= clip <= CLIPS[1]:
+    if not CLIPS[0] <= clip <= CLIPS[1]:   # type: ignore[operator]   # mypy does not know how Real compares
         raise ValueError(f"clip must be positive, from {CLIPS[0]:g} to {CLIPS[1]:g}, got {shorten(clip)}; use clip=None for no limit")
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from .._version import __version__
-from ..files import clear_leftovers, write_text
+from ..files import check_path, clear_leftovers, write_text
 from .checkpoint import FORMAT, Checkpoints, check_format, read_about
 from .config import TrainConfig, from_dict, spell_out, to_dict, to_flat
 from .files import CheckpointError, inside
@@ -48,11 +48,13 @@ class RunFolder:
         self.path = Path(folder)
         self.info: dict[str, Any] = {}
         self._lock: int | None = None
-        self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]      # folders to be made, innermost first
+        self._made: list[Path] = []      # folders to be made, innermost first
+        check_path(self.path)
         taken = [name for name in (CONFIG, RUN, METRICS, CHECKPOINTS) if (self.path / name).exists()]
         if taken and not resume:
             raise ValueError(f"{self.path} already holds a run; continue it with --resume (resume=True), or choose a new name")
         try:
+            self._made = [path for path in (self.path, *self.path.parents) if not path.exists()]
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / f".probe-{os.getpid()}"
             probe.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -59,7 +60,8 @@ class MetricsLog:
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):      # all rows were written by `add`; if that failed, it has said so
+                self._file.close()
 
 
 def append_row(path: Path, row: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ..files import clip_text
+from ..files import check_path, clip_text
 from ..lookup import FileName, from_file
 
 MOST_BYTES = 1 << 20          # of a file
@@ -17,6 +17,7 @@ def read_yaml(path: Path, written: bool = False) -> Any:
     """The content of a file; a ValueError says why it cannot be read. written: by the user, so its names may be imported."""
     import yaml
 
+    check_path(path)
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:

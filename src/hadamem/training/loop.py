@@ -93,8 +93,7 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
                 raise
             status = "interrupted"      # the signal reached the envs' processes first
         except BaseException as error:
-            with contextlib.suppress(OSError):      # if nothing can be written, report the first error
-                session.end("failed", error=f"{type(error).__name__}: {error}")
+            session.end("failed", error=f"{type(error).__name__}: {error}")
             raise
         session.end(status)
         return Run(config, None if disk is None else disk.path, status, Policy.of(trainer), session.log if disk is None else None)
@@ -188,9 +187,13 @@ class _Session:
     def end(self, status: str, **facts: Any) -> None:
         if self.logs is not None:
             self.logs.close(status)
-        if self.disk is not None and self.disk.is_there():
-            self.log.sync()
-            self.disk.end(status, iterations=self.trainer.iterations, steps=self.trainer.env_steps, **facts)
+        disk = self.disk
+        if disk is None or not disk.is_there():
+            return
+        for write in (self.log.sync,
+                      lambda: disk.end(status, iterations=self.trainer.iterations, steps=self.trainer.env_steps, **facts)):
+            with contextlib.suppress(OSError) if "error" in facts else self._writing():      # of two errors, the first is reported
+                write()
 
     def close(self) -> None:
         self.log.close()
