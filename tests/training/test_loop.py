@@ -511,7 +511,7 @@ def test_hm_train(tmp_path, capsys):
                        (dict(env="TMaze", lerning_rate=1.0), "unknown setting 'lerning_rate'; did you mean 'ppo.learning_rate'\\?"),
                        (dict(env="TMaze", env_options={"seed": 3}), "a setting of the run itself; use seed"),
                        (dict(env="TMaze", checkpoint_every=float("nan")), "checkpoint_every must be"),
-                       (dict(env="TMaze", ppo={"ent_coef": float("nan")}), "ppo.ent_coef must be a number"),
+                       (dict(env="TMaze", ppo={"ent_coef": float("nan")}), "ppo.ent_coef must be finite"),
                        (dict(env="TMaze", total_timesteps=1), "did you mean 'total_steps'"),
                        (dict(env="TMaze", ppo={"entropy_coefficient": 0.1}), "did you mean 'ent_coef'")):
         with pytest.raises(ValueError, match=match):
