@@ -8,8 +8,10 @@ from collections.abc import Iterable
 
 def close_names(name: str, known: Iterable[str], n: int = 1) -> list[str]:
     """Up to `n` of the known names that are similar to `name`, ignoring case; the most similar first."""
+    if not isinstance(name, str):
+        return []
     by_lower = {other.lower(): other for other in known}
-    return [by_lower[near] for near in difflib.get_close_matches(str(name).lower(), by_lower, n=n)]
+    return [by_lower[near] for near in difflib.get_close_matches(name.lower(), by_lower, n=n)]
 
 
 def did_you_mean(name: str, known: Iterable[str], n: int = 1) -> str:

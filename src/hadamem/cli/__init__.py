@@ -58,6 +58,7 @@ COMMANDS = {   # "name", or "group name"
     "list": Command("list memories, agents, envs or backends", "listing", ""),
     "play": Command("play an env by hand in the terminal", "play", "envs"),
 }
+LONGEST_MESSAGE = 2000      # an error repeats what the user wrote, which may be a file's content by mistake
 GROUPS = {"bench": "measure speed, memory use and learning on this machine"}
 
 
@@ -156,7 +157,7 @@ def _says_what_to_install(prog: str, command: Command) -> Iterator[None]:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"hadamem: {message}", file=sys.stderr)
+    print(f"hadamem: {message if len(message) <= LONGEST_MESSAGE else message[:LONGEST_MESSAGE] + ' ...'}", file=sys.stderr)
     return code
 
 

@@ -80,6 +80,8 @@ def usable(op: str | None = None) -> list[str]:
 
 def check_name(op: str, backend: str, device_type: str) -> None:
     """Raise unless `backend` is a known name that can run on this kind of device."""
+    if not isinstance(backend, str):
+        raise TypeError(f"backend must be a name, one of auto, {', '.join(OPS[op])}; got {type(backend).__name__}")
     if backend == "auto":
         return
     if backend not in OPS[op]:

@@ -34,6 +34,8 @@ def check_number_tensor(name: str, x: object, shape: tuple[int | None, ...], lik
     x = check_dense(name, x)
     if not (x.is_floating_point() or x.is_complex()):
         raise TypeError(f"{name} must have a floating or complex dtype, got {x.dtype}; convert it with {name}.float()")
+    if x.dtype.itemsize == 1:
+        raise TypeError(f"{name} must have a dtype of 16 bits or more, got {x.dtype}; convert it with {name}.float()")
     if x.ndim != len(shape) or any(want is not None and got != want for got, want in zip(x.shape, shape, strict=False)):
         wanted = "[" + ", ".join("any" if s is None else str(s) for s in shape) + "]"
         raise ValueError(f"{name} must have shape {wanted} to go with {like_name} {list(like.shape)}, got {list(x.shape)}")

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..kernels._backends import OPS
 from ..kernels._checks import check_dense, check_reset
+from ..names import shorten
 from ..ranges import check_float
 from ..states import REAL, State, vector_width, where
 from .inspection import Shown, show_state
@@ -151,6 +152,8 @@ class Memory(nn.Module):
                                 f"got {type(state).__name__}")
             for name, s in zip(getattr(state, "_fields", range(len(state))), state, strict=False):
                 check_dense(f"state.{name}", s)
+                if s.is_floating_point() and s.dtype.itemsize == 1:
+                    raise TypeError(f"state.{name} must have a dtype of 16 bits or more, got {s.dtype}; pass what initial_state() returned")
                 if s.ndim < 1 or s.shape[0] != B:
                     raise ValueError(f"state.{name} must have batch size {B} like x, got shape {list(s.shape)}")
                 if s.device != x.device:
@@ -162,13 +165,21 @@ def _autocasts(x: Tensor) -> bool:
     return torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
 
 
-def check_size(name: str, value: object) -> int:
-    """A positive whole number, or an error that names the argument."""
+LARGEST_SIZE, MOST_ROUNDS = 2**24, 1024      # of an axis; of layers, and of steps within a step: more would never end
+
+
+def check_size(name: str, value: object, most: int = LARGEST_SIZE) -> int:
+    """A whole number from 1 to `most`, or an error that names the argument."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} must be a positive int, got {value!r}")
-    size = operator.index(value)   # takes numpy's integers too
+        raise TypeError(f"{name} must be a positive int, got {shorten(value)}")
+    try:
+        size = operator.index(value)   # takes numpy's integers too
+    except TypeError:      # an array that holds no single integer
+        raise TypeError(f"{name} must be a positive int, got {shorten(value)}") from None
     if size <= 0:
-        raise ValueError(f"{name} must be positive, got {value}")
+        raise ValueError(f"{name} must be positive, got {shorten(size)}")
+    if size > most:
+        raise ValueError(f"{name} must be at most {most}, got {shorten(size)}")
     return size
 
 
@@ -189,7 +200,7 @@ def check_flag(name: str, value: object) -> bool:
 def check_backend(op: str, backend: str, *others: str) -> str:
     """"auto", a backend that the operation has (here or elsewhere), or one of the others that a memory has; or an error that lists them."""
     known = ("auto", *OPS[op], *others)
-    if backend not in known:
+    if not isinstance(backend, str) or backend not in known:
         raise ValueError(f"unknown backend {backend!r}; choose from {', '.join(known)}")
     return backend
 

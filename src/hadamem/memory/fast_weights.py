@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ._sequential import sequential
-from .base import Memory, check_number, check_size, check_state
+from .base import MOST_ROUNDS, Memory, check_number, check_size, check_state
 from .inspection import Shown, outer, written
 
 
@@ -36,7 +36,8 @@ class FastWeights(Memory):
         self.input_size = check_size("input_size", input_size)
         self.memory_size = H = check_size("memory_size", memory_size)
         self.output_size = H if output_size is None else check_size("output_size", output_size)
-        self.settle, self.decay, self.rate = check_size("settle", settle), check_number("decay", decay), check_number("rate", rate)
+        self.settle = check_size("settle", settle, MOST_ROUNDS)
+        self.decay, self.rate = check_number("decay", decay), check_number("rate", rate)
         if not 0 <= decay <= 1:
             raise ValueError(f"decay must be in [0, 1], got {decay}; above 1 the memory grows without bound")
         if H == 1:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Memory, check_number, check_size, check_state
+from .base import MOST_ROUNDS, Memory, check_number, check_size, check_state
 from .inspection import Shown
 from .transformer import Block, Sight, join
 
@@ -52,7 +52,7 @@ class GPT2(Memory):
         self.memory_size = width = check_size("memory_size", memory_size)
         self.output_size = width if output_size is None else check_size("output_size", output_size)
         self.heads = _heads(width) if heads is None else check_size("heads", heads)
-        self.layers, self.window = check_size("layers", layers), check_size("window", window)
+        self.layers, self.window = check_size("layers", layers, MOST_ROUNDS), check_size("window", window)
         self.dropout, self.past_window = check_number("dropout", dropout), past_window
         if width % self.heads:
             raise ValueError(f"heads must divide memory_size={width}, got heads={heads}; change one of them")

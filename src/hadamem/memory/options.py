@@ -13,11 +13,16 @@ MISSING = object()
 
 def resolve(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
     """See `hadamem.memory.resolve_options`; factory: the class or function behind the memory's name."""
-    form = getattr(factory, "_form", None) if inspect.ismethod(factory) else None
-    kind = factory if form is None else factory.__self__
-    found = {**defaults(kind), **(form or {}), **options}
+    kind, form = behind(factory)
+    found = {**defaults(kind), **form, **options}
     chosen = getattr(kind, "choose_options", None)
     return found if chosen is None else chosen(found)
+
+
+def behind(factory: Any) -> tuple[Any, dict[str, Any]]:
+    """What takes the options: the class of a method marked with `form`, and the options in place of its defaults; else the factory itself."""
+    form = getattr(factory, "_form", None) if inspect.ismethod(factory) else None
+    return (factory, {}) if form is None else (factory.__self__, form)
 
 
 def defaults(factory: Any) -> dict[str, Any]:

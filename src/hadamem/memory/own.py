@@ -8,6 +8,7 @@ from typing import Any
 
 from ..names import did_you_mean
 from .base import Memory
+from .options import behind
 
 
 def build(name: str, make: Any, input_size: int, output_size: int | None, options: dict[str, Any]) -> Any:
@@ -16,7 +17,7 @@ def build(name: str, make: Any, input_size: int, output_size: int | None, option
         raise ValueError(f"{name!r} must be a class, a function or a torch.nn.Module, got {type(make).__name__}")
     sizes = {"input_size": input_size, "output_size": output_size, **options}
     try:
-        signature = inspect.signature(make)
+        signature = inspect.signature(behind(make)[0])
     except ValueError as error:
         raise ValueError(f"{name!r} cannot be built from sizes and options: {error}") from error
     try:

@@ -41,8 +41,8 @@ class _RNN(Memory):
         self.input_size = check_size("input_size", input_size)
         self.memory_size = check_size("memory_size", memory_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
-        self.rnn = self.kind(input_size, memory_size, batch_first=True)
-        self.out = None if output_size is None else nn.Linear(memory_size, output_size)
+        self.rnn = self.kind(self.input_size, self.memory_size, batch_first=True)
+        self.out = None if output_size is None else nn.Linear(self.memory_size, self.output_size)
 
     def train(self, mode: bool = True):
         """The library module stays in training mode: cuDNN gives no gradients otherwise, and without dropout nothing else differs."""

@@ -110,9 +110,9 @@ class SHM(Memory):
         self.eta = nn.Linear(D, 1, bias=False)
         check_size("theta_rows", theta_rows)
         self.calibration = _build_calibration(calibration, D, V, K, row_mode=row_mode, rows=theta_rows, init=theta_init)
-        if isinstance(clip, str) and clip != "auto":
-            raise ValueError(f"clip must be a positive number, None or 'auto', got {clip!r}")
-        if clip == "auto":
+        if isinstance(clip, str):
+            if clip != "auto":
+                raise ValueError(f"clip must be a positive number, None or 'auto', got {clip!r}")
             clip = _auto_clip(self.calibration)
         kernels.check_clip(clip)
         self.clip: float | None = clip   # type: ignore[assignment]

@@ -10,7 +10,7 @@ from typing import Any
 from ..agents import AGENTS, DEFAULT_AGENT, NetworkConfig, find_agent, section_of
 from ..agents.agent import Agent
 from ..memory import resolve_options
-from ..names import did_you_mean
+from ..names import did_you_mean, shorten
 from ..ranges import check_floats
 from .presets import PRESETS
 from .settings import Table
@@ -119,8 +119,8 @@ def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     Changes are named as in `Table.find`: bare ("gamma"), dotted (**{"ppo.gamma": 0.9}), with two underscores (ppo__gamma=0.9), or nested
     (ppo={"gamma": 0.9}). What the run will use is spelled out in the result: sizes and options of the memory, too.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"unknown preset {preset!r};{did_you_mean(preset, PRESETS)} choose from {', '.join(PRESETS)}")
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ValueError(f"unknown preset {shorten(preset)};{did_you_mean(preset, PRESETS)} choose from {', '.join(PRESETS)}")
     agent = changes.get("agent", PRESETS[preset].agent)
     table = settings_table(agent)
     check_sections(changes, agent)

@@ -197,7 +197,7 @@ def save_config(config: TrainConfig, path: Path) -> None:
     values = {"format": FORMAT, "hadamem": __version__, **to_dict(config)}
     try:
         text = dump_yaml(values)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:      # the latter: an int of thousands of digits
         raise ValueError(f"config cannot be written to {path}: settings must be numbers, strings, lists and dicts of them "
                          f"({' '.join(str(error).split())})") from error
     write_text(path, text)

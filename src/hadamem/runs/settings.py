@@ -121,7 +121,7 @@ class Table:
         full = self.bare.get(ALIASES.get(plain, plain), plain)
         if full in self.settings:
             return self.settings[full]
-        raise ValueError(f"unknown setting {name!r};{self._hint(plain)}")
+        raise ValueError(f"unknown setting {shorten(name)};{self._hint(plain)}")
 
     def _hint(self, name: str) -> str:
         field = name.rpartition(".")[2]

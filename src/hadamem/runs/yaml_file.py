@@ -26,7 +26,7 @@ def read_yaml(path: Path, written: bool = False) -> Any:
         node = loader.get_single_node()
         if _count(node, {}) > MOST_NODES:
             raise ValueError(f"{path} has more than {MOST_NODES:,} values when its aliases are written out; it may be meant to fill memory")
-        values = None if node is None else loader.construct_document(node)
+        values = None if node is None else _construct(loader, node, path)
     except RecursionError as error:
         raise ValueError(f"{path} is nested too deeply to be a file with settings") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -34,6 +34,14 @@ def read_yaml(path: Path, written: bool = False) -> Any:
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {clip_text(error)}") from error
     return values if written else from_file(values, path)
+
+
+def _construct(loader: Any, node: Any, path: Path) -> Any:
+    """The values of a document; YAML leaves it to Python to find that a number or a date is none."""
+    try:
+        return loader.construct_document(node)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{path} has a value that is not what it looks like: {clip_text(error, 200)}; put it in quotes") from error
 
 
 def dump_yaml(values: Any) -> str:

@@ -54,6 +54,8 @@ FORMS: dict[str, Form] = {
 
 def find_form(calibration: str) -> Form:
     """The form with this name: one of FORMS, or "exp" and "drift" with a bound, as in "exp:1.5"."""
+    if not isinstance(calibration, str):
+        raise TypeError(f"calibration must be a name, one of {', '.join(FORMS)}; got {type(calibration).__name__}")
     if calibration in FORMS:
         return FORMS[calibration]
     name, _, bound = str(calibration).partition(":")
