@@ -5,18 +5,20 @@ VENV ?= .venv
 PIP_ARGS ?=
 PYTEST_ARGS ?=
 WORKERS ?= 2
+SEED ?=
+COUNT ?= 10000
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow test-gpu test-integrations test-rllib lint type bench docs build check-build clean
+.PHONY: help install demo test fuzz test-slow test-gpu test-integrations test-rllib lint type bench docs build check-build clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{ printf "  make %-18s %s\n", $$1, $$2 }'
 	@echo
-	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) WORKERS=$(WORKERS) PYTEST_ARGS PIP_ARGS"
+	@echo "  variables: PYTHON=$(PYTHON) VENV=$(VENV) WORKERS=$(WORKERS) COUNT=$(COUNT) SEED PYTEST_ARGS PIP_ARGS"
 	@echo "  PIP_ARGS goes to pip; e.g. on Linux, for torch without its CUDA packages:"
 	@echo "    make install PIP_ARGS='--extra-index-url https://download.pytorch.org/whl/cpu'"
 
@@ -32,6 +34,9 @@ demo: $(STAMP)  ## Train an agent with memory and one without on the CPU, compar
 
 test: lint type  ## Lint, check types, and run the tests that need neither minutes nor a GPU
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow and not gpu' --durations=10 $(PYTEST_ARGS)
+
+fuzz: $(STAMP)  ## Run 10,000 random inputs to kernels, memories, settings and commands: four minutes; SEED= and COUNT= choose others
+	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --count $(COUNT) --workers $(WORKERS)
 
 test-slow: $(STAMP)  ## Run the slow tests
 	$(BIN)/python -m pytest -m 'slow and not gpu' --durations=10 $(PYTEST_ARGS)

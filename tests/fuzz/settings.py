@@ -13,7 +13,7 @@ import yaml
 from hadamem.agents import AGENTS
 from hadamem.memory import list_memories
 from hadamem.runs.config import from_dict, make_config, settings_table, to_dict
-from hadamem.runs.folder import load_config, save_config
+from hadamem.runs.folder import check_same, load_config, save_config
 from hadamem.runs.presets import PRESETS
 from hadamem.runs.settings import Setting
 
@@ -36,10 +36,9 @@ def _keywords(rng: Random) -> tuple[str, Callable[[], None]]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "config.yaml"
             save_config(config, file)
-            again = load_config(file)
-        for name, other in (("its file", again), ("a dict of it", from_dict(to_dict(config)))):
-            if other != config:
-                raise Failure(f"the config is not the one from {name}: {to_dict(config)} and {to_dict(other)}"[:1000])
+            check_same(config, load_config(file), file)      # an error if the run could not be resumed
+        if from_dict(to_dict(config)) != config:
+            raise Failure(f"the config is not the one from a dict of it: {to_dict(config)}"[:1000])
 
     return text, call
 

@@ -249,10 +249,17 @@ def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:
     if same_env(old.env, new.env):
         after["env"] = old.env
     changed = [f"{name} ({before.get(name)!r}, now {after.get(name)!r})" for name in {**before, **after}
-               if name not in FREE and before.get(name) != after.get(name)]
+               if name not in FREE and _lists(before.get(name)) != _lists(after.get(name))]
     if changed:
         raise ValueError(f"{path} was made with other settings: {', '.join(changed)}; keep them to resume it, or start a new run "
                          f"(only these may change: {', '.join(FREE)})")
+
+
+def _lists(value: Any) -> Any:
+    """A value as a YAML file gives it back: with lists for tuples."""
+    if isinstance(value, dict):
+        return {name: _lists(x) for name, x in value.items()}
+    return [_lists(x) for x in value] if isinstance(value, (list, tuple)) else value
 
 
 def same_env(one: str, other: str) -> bool:
