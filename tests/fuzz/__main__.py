@@ -32,7 +32,7 @@ def main() -> int:
     if args.only is not None:
         from .child import run_alone
 
-        return run_alone(args.seed or 0, args.only)
+        return run_alone(args.seed or 0, args.only, args.kind or "")
     seed = int.from_bytes(os.urandom(3), "big") if args.seed is None else args.seed
     print(f"seed {seed}, {args.count:,} inputs", flush=True)
     begin = time.monotonic()
@@ -40,7 +40,8 @@ def main() -> int:
     counts = collections.Counter(result["kind"] for result in results)
     failures = [result for result in results if result["failure"] is not None]
     for result in failures:
-        print(f"\n{result['kind']}: {result['text'][:500]}\n  {result['failure'][:1000]}\n  python -m tests.fuzz --seed {seed} --only {result['n']}")
+        print(f"\n{result['kind']}: {result['text'][:500]}\n  {result['failure'][:1000]}")
+        print(f"  python -m tests.fuzz --seed {seed} --only {result['n']}{f' --kind {args.kind}' if args.kind else ''}")
     shares = ", ".join(f"{counts[kind]:,} {kind}" for kind in KINDS if counts[kind])
     print(f"\nseed {seed}: {len(results):,} inputs ({shares}) in {time.monotonic() - begin:.0f} s, {len(failures)} failures")
     return 1 if failures else 0

@@ -27,14 +27,15 @@ def cases() -> Iterator[dict[str, Case]]:
         yield {"ops": ops.case, "memories": memories.case, "settings": settings.case, "commands": workshop.case}
 
 
-def run_input(made: dict[str, Case], seed: int, n: int, kind: str = "", began: Callable[[dict[str, Any]], None] = lambda _: None) -> dict[str, Any]:
+def run_input(made: dict[str, Case], seed: int, n: int, kind: str = "",
+              began: Callable[[dict[str, Any]], None] = lambda about: None) -> dict[str, Any]:
     """Run input number n. Returns its kind, what it is in words, and what is wrong, if anything."""
     import torch
 
     from . import judge
 
     rng = Random(f"{seed}:{n}")
-    kind = rng.choices(list(KINDS), list(KINDS.values()))[0] if not kind else kind
+    kind = kind or rng.choices(list(KINDS), list(KINDS.values()))[0]
     torch.manual_seed(rng.getrandbits(32))
     text, call = made[kind](rng)
     about = {"n": n, "kind": kind, "text": text}
@@ -44,10 +45,10 @@ def run_input(made: dict[str, Case], seed: int, n: int, kind: str = "", began: C
     return {**about, "failure": failure, "seconds": time.monotonic() - start}
 
 
-def run_alone(seed: int, n: int) -> int:
+def run_alone(seed: int, n: int, kind: str = "") -> int:
     """Run one input here and print all about it."""
     with cases() as made:
-        result = run_input(made, seed, n, began=lambda about: print(f"{about['kind']}: {about['text']}", flush=True))
+        result = run_input(made, seed, n, kind, lambda about: print(f"{about['kind']}: {about['text']}", flush=True))
     print(result["failure"] or "no failure")
     return 0 if result["failure"] is None else 1
 

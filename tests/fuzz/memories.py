@@ -70,9 +70,9 @@ def use(rng: Random, memory: hm.Memory, how: str, sound: bool) -> None:
             and given["x"].shape[1] else given["x"]
         first = given["reset"]
         first = first[:, 0] if isinstance(first, Tensor) and first.ndim == 2 and first.layout == torch.strided and first.shape[1] else first
-        y, after = memory.step(x_0, memory.initial_state(B) if given["state"] is None else given["state"], first)
+        y, _ = memory.step(x_0, memory.initial_state(B) if given["state"] is None else given["state"], first)
     else:
-        y, after = memory(given["x"], given["state"], given["reset"])
+        y, _ = memory(given["x"], given["state"], given["reset"])
     if spoilt:
         return
     if not sound and not bool(torch.isfinite(y).all()):

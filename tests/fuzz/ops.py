@@ -15,7 +15,8 @@ from . import values
 from .judge import Failure
 
 CALIBRATIONS = ["tanh", "tanh", "sigmoid", "none", "exp", "exp:1.5", "drift"]
-TOLERANCES = {torch.float64: 1e-7, torch.float32: 2e-3, torch.complex64: 2e-3, torch.complex128: 1e-7, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+TOLERANCES = {torch.float64: 1e-7, torch.complex128: 1e-7, torch.float32: 2e-3, torch.complex64: 2e-3, torch.float16: 2e-2,
+              torch.bfloat16: 1e-1}
 OPS = {"shm": kernels.shm, "hadamard": kernels.hadamard, "diagonal": kernels.diagonal, "selective": kernels.selective,
        "additive": kernels.additive, "delta": kernels.delta, "gru": kernels.gru}
 
@@ -84,8 +85,8 @@ def arguments(rng: Random, op: str) -> dict[str, Any]:
         return {"a": values.noise(rng, N if constant else (B, T, *N), kind, 0.5), "u": values.noise(rng, (B, T, *N), kind),
                 "s0": perhaps(values.noise(rng, (B, *N), kind)), **rest}
     if op == "selective":
-        return {"delta": x(B, T, V).abs(), "A": -x(V, K).abs(), "v": x(B, T, V), "k": x(B, T, K), "q": x(B, T, K), "S0": perhaps(x(B, V, K)),
-                **rest}
+        return {"delta": x(B, T, V).abs(), "A": -x(V, K).abs(), "v": x(B, T, V), "k": x(B, T, K), "q": x(B, T, K),
+                "S0": perhaps(x(B, V, K)), **rest}
     if op == "additive":
         gated, normalizer = rng.random() < 0.5, rng.random() < 0.5
         return {"v": x(B, T, V), "k": x(B, T, K), "q": x(B, T, K), "log_decay": -x(B, T).abs() if gated else None,

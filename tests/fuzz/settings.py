@@ -53,8 +53,8 @@ def draw(rng: Random) -> dict[str, Any]:
         name = rng.choice([setting.name, setting.field, setting.name.replace(".", "__"), setting.field.replace("_", "-")])
         changes[name] = value(rng, setting) if rng.random() < 0.6 else values.thing(rng)
     if rng.random() < 0.15:
-        changes[rng.choice(["nonsense", "env_id", "ppo.nonsense", "network", "sac", "ppo", "", "lr", "n_steps", rng.choice(values.TEXTS)])] = \
-            values.thing(rng)
+        name = rng.choice(["nonsense", "env_id", "ppo.nonsense", "network", "sac", "ppo", "", "lr", "n_steps", rng.choice(values.TEXTS)])
+        changes[name] = values.thing(rng)
     return changes
 
 
@@ -100,11 +100,11 @@ def document(rng: Random) -> bytes:
     data = bytearray(text.encode("utf-8", "surrogatepass"))
     for _ in range(rng.choice([0, 0, 1, 3])):
         at = rng.randrange(len(data) + 1)
-        piece = rng.choice([b"\x00", b"\xff", b"\n", b"  ", b": ", b"- ", b"{", b"]", b"&a ", b"*a", b"!!python/object:os.system ", b"!!int ", b"|",
-                            b"\t", b"'", b"#", b"1e999", b".inf", b"2026-13-45", b"0x" + b"f" * 40, b"9" * 5000])
+        piece = rng.choice([b"\x00", b"\xff", b"\n", b"  ", b": ", b"- ", b"{", b"]", b"&a ", b"*a", b"!!python/object:os.system ",
+                            b"!!int ", b"|", b"\t", b"'", b"#", b"1e999", b".inf", b"2026-13-45", b"0x" + b"f" * 40, b"9" * 5000])
         data[at:at + rng.choice([0, 0, 1, 4])] = piece
     return bytes(data)
 
 
 def _plain(x: Any) -> bool:
-    return x is None or isinstance(x, (bool, int, float, str, list, dict)) and type(x).__module__ == "builtins"
+    return x is None or (isinstance(x, (bool, int, float, str, list, dict)) and type(x).__module__ == "builtins")

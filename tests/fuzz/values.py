@@ -13,15 +13,15 @@ from torch import Tensor
 
 NUMBERS: list[Any] = [
     0, 1, -1, 2, 3, 7, 64, 0.5, -0.5, 0.0, -0.0, 1.0, 3.0, 1e-46, 1e-38, 1e-30, 1e30, 1e38, 1e39, 1e300, -1e39, 2**31 - 1, 2**31, 2**63 - 1,
-    2**63, -2**63, 10**12, 10**400, 10**5000, math.nan, math.inf, -math.inf, True, False, Fraction(1, 3), np.float32(0.5), np.float64("nan"),
-    np.int64(3), np.uint8(200),
+    2**63, -2**63, 10**12, 10**400, 10**5000, math.nan, math.inf, -math.inf, True, False, Fraction(1, 3), np.float32(0.5),
+    np.float64("nan"), np.int64(3), np.uint8(200),
 ]
 TEXTS = [
     "", " ", "none", "None", "null", "auto", "true", "nan", "inf", "-inf", "1e39", "-1", "0", "1", "3", "0.5", "1e-3", "9" * 400, "x" * 256,
-    "x" * 5000, "ä", "名前", "\U0001f600", "\u202e", "\ud800", "\x00", "a\x00b", "a\nb", "\t", "..", "../..", "/", "%s%n", "{}", "{", "[", "'",
-    '"', "\\", "-", "--", "=", "a=b", "a=", "=b", "$HOME", "`id`", "nowhere:Nothing", "json:dumps", "math:pi", "hadamem.memory:GRU", ":", "nowhere:a:b",
-    "a.b", ".", "*", "~", "tanh", "exp:1.5", "exp:", "exp:nan", "exp:9", "cpu", "cuda", "cuda:99", "meta", "reference", "scan", "triton", "shm",
-    "gru", "TMaze", "step", "episode", "same",
+    "x" * 5000, "ä", "名前", "\U0001f600", "\u202e", "\ud800", "\x00", "a\x00b", "a\nb", "\t", "..", "../..", "/", "%s%n", "{}", "{", "[",
+    "'", '"', "\\", "-", "--", "=", "a=b", "a=", "=b", "$HOME", "`id`", "nowhere:Nothing", "json:dumps", "math:pi", "hadamem.memory:GRU",
+    ":", "nowhere:a:b", "a.b", ".", "*", "~", "tanh", "exp:1.5", "exp:", "exp:nan", "exp:9", "cpu", "cuda", "cuda:99", "meta", "reference",
+    "scan", "triton", "shm", "gru", "TMaze", "step", "episode", "same",
 ]
 
 
@@ -32,8 +32,8 @@ def thing(rng: Random) -> Any:
         return rng.choice(NUMBERS)
     if kind < 5:
         return rng.choice(TEXTS)
-    others: list[Any] = [None, [], {}, (), object(), b"bytes", [1, 2], [1.0, "a"], {"a": 1}, {1: 2}, {"a": {"b": []}}, set(), 1j, float, len,
-                         torch.tensor(1.0), torch.ones(2), np.ones(3), range(3), Ellipsis, [[]], ["tensorboard"], lambda: None]
+    others: list[Any] = [None, [], {}, (), object(), b"bytes", [1, 2], [1.0, "a"], {"a": 1}, {1: 2}, {"a": {"b": []}}, set(), 1j, float,
+                         len, torch.tensor(1.0), torch.ones(2), np.ones(3), range(3), Ellipsis, [[]], ["tensorboard"], lambda: None]
     return rng.choice(others)
 
 
@@ -55,8 +55,8 @@ def flags(rng: Random, shape: tuple[int, ...]) -> Tensor:
 
 SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "huge": 1e38, "tiny": 1e-42}
 ORDINARY = (torch.float32, torch.float64, torch.complex64, torch.int64, torch.bool)
-DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float16, torch.bfloat16, torch.float64, torch.complex64, torch.complex128,
-          torch.float8_e4m3fn, torch.float8_e5m2]
+DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float16, torch.bfloat16, torch.float64, torch.complex64,
+          torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2]
 
 
 def special(rng: Random, x: Tensor, rows: bool) -> tuple[str, Tensor]:
@@ -101,7 +101,8 @@ def spoil(rng: Random, x: Any) -> tuple[str, Any]:
         return f"has shape {list(new.shape)}", new
     if how == "size":
         axis = rng.randrange(max(1, x.ndim))
-        new = rng.choice([lambda: torch.cat((x, x), axis), lambda: x.narrow(axis, 0, rng.randint(0, max(0, x.shape[axis] - 1)))])() if x.ndim else x
+        kept = rng.randint(0, max(0, x.shape[axis] - 1)) if x.ndim else 0
+        new = rng.choice([lambda: torch.cat((x, x), axis), lambda: x.narrow(axis, 0, kept)])() if x.ndim else x
         return f"has shape {list(new.shape)}", new
     if how == "empty":
         return "is empty", x.new_empty([0] * max(1, x.ndim))

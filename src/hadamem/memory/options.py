@@ -20,7 +20,7 @@ def resolve(factory: Any, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def behind(factory: Any) -> tuple[Any, dict[str, Any]]:
-    """What takes the options: the class of a method marked with `form`, and the options in place of its defaults; else the factory itself."""
+    """What takes the options, and those in place of its defaults: the class of a method marked with `form`, or the factory itself."""
     form = getattr(factory, "_form", None) if inspect.ismethod(factory) else None
     return (factory, {}) if form is None else (factory.__self__, form)
 
