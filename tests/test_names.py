@@ -1,6 +1,6 @@
-"""Suggestions for misspelt names."""
+"""Suggestions for misspelt names, and values in error messages."""
 
-from hadamem.names import close_names, did_you_mean
+from hadamem.names import close_names, did_you_mean, shorten
 
 KNOWN = ["batch", "time", "memory_size", "popgym/AutoencodeEasy", "popgym/AutoencodeHard"]
 
@@ -15,3 +15,11 @@ def test_did_you_mean():
 def test_close_names():
     assert close_names("memorysize", dict.fromkeys(KNOWN)) == ["memory_size"]
     assert close_names("x", []) == []
+    assert close_names(10**5000, KNOWN) == []
+
+
+def test_shorten():
+    assert shorten("a" * 10) == "'aaaaaaaaaa'"
+    assert shorten("a" * 100, 5) == "'aaaa..."
+    assert shorten(10**5000) == "a number of 16610 bits"
+    assert shorten([10**5000]) == "a list"

@@ -181,6 +181,9 @@ BAD_SHM = {
     "reset-sparse": (dict(reset=ONES(2, 3, dtype=torch.bool).to_sparse()), TypeError, "reset must be a dense"),
     "clip-text": (dict(clip="big"), TypeError, "clip must be a positive number or None, got str"),
     "calibration": (dict(calibration="relu"), ValueError, "unknown calibration 'relu' .* tanh, sigmoid, none"),
+    "calibration-list": (dict(calibration=["tanh"]), TypeError, "calibration must be a name, one of tanh, .*; got list"),
+    "v-float8": (dict(v=ONES(2, 3, 4).to(torch.float8_e4m3fn)), TypeError, "v must have a dtype of 16 bits or more"),
+    "backend-list": (dict(backend=["cpu"]), TypeError, "backend must be a name, one of auto, reference, .*; got list"),
     "backend": (dict(backend="cuda"), ValueError, "unknown backend 'cuda' for shm; choose from auto, reference, scan"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -114,7 +115,29 @@ def test_step_names_the_bad_argument(name):
     (dict(output_size=-1), ValueError, "output_size must be positive, got -1"),
     (dict(memory_size=0), ValueError, "memory_size must be positive, got 0"),
     (dict(memory_size=True), TypeError, "memory_size must be a positive int, got True"),
+    (dict(memory_size=10**12), ValueError, "memory_size must be at most 16777216, got 1000000000000"),
+    (dict(input_size=10**5000), ValueError, "input_size must be at most 16777216, got a number of 16610 bits"),
+    (dict(input_size=np.ones(3)), TypeError, "input_size must be a positive int, got array"),
 ])
-def test_sizes_must_be_positive(name, sizes, kind, message):
+def test_sizes_must_fit(name, sizes, kind, message):
     with pytest.raises(kind, match=message):
         hm.make_memory(name, **{"input_size": 3, "output_size": 2, **sizes})
+
+
+def test_sizes_of_numpy(name):
+    memory = hm.make_memory(name, np.int64(3), np.int32(2), memory_size=np.uint8(4))
+    assert memory(torch.ones(2, 5, 3))[0].shape == (2, 5, 2)
+
+
+def test_an_unknown_option_is_named(name):
+    with pytest.raises(ValueError, match=f"'{name}' cannot be built with the option 'nonsense'; it takes "):
+        hm.make_memory(name, 3, 2, nonsense=1)
+
+
+def test_a_state_in_eight_bits(name):
+    memory = make(name)
+    state = memory.initial_state(2)
+    narrow = type(state)(*(s.to(torch.float8_e5m2) if s.is_floating_point() else s for s in state))
+    if any(s.dtype == torch.float8_e5m2 for s in narrow):
+        with pytest.raises(TypeError, match=r"state\.\w+ must have a dtype of 16 bits or more, got torch.float8_e5m2"):
+            memory(ONES(2, 5, 3), narrow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -304,6 +305,9 @@ BAD_BUILD = {
     "calibration-module": (dict(calibration=nn.Linear(3, 3)), TypeError, "calibration must be a name"),
     "calibration-number": (dict(calibration=3), TypeError, "calibration must be a name, a hm.Cal"),
     "clip": (dict(clip=0), ValueError, "clip must be positive"),
+    "clip-array": (dict(clip=np.ones(3)), TypeError, "clip must be a positive number or None, got ndarray"),
+    "clip-inf": (dict(clip=float("inf")), ValueError, "clip must be positive, .* got inf; use clip=None"),
+    "backend-array": (dict(backend=np.ones(3)), ValueError, "unknown backend array"),
     "backend": (dict(backend="gpu"), ValueError, "unknown backend 'gpu'"),
 }
 

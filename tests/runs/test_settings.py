@@ -16,7 +16,7 @@ from hadamem.cli import build_parser
 from hadamem.cli.train import read_settings
 from hadamem.memory import resolve_options
 from hadamem.runs.config import TrainConfig, from_dict, make_config, settings_table, to_dict, to_flat
-from hadamem.runs.folder import load_config, save_config
+from hadamem.runs.folder import check_same, load_config, save_config
 from hadamem.runs.presets import PRESETS
 from hadamem.runs.settings import ALIASES, ELSEWHERE, Setting, Table, parse_value
 
@@ -369,6 +369,9 @@ def test_sizes_and_options_of_the_memory_are_spelled_out():
     ({"sacc": {"gamma": 0.9}}, "unknown setting 'sacc'"), ({"algorithm": PPOConfig()}, "unknown setting 'algorithm'; did you mean 'agent'"),
     ({"agent": "pop"}, "unknown agent 'pop'; did you mean 'ppo'"),
     ({"preset": "defalt"}, "unknown preset 'defalt'; did you mean 'default'"),
+    ({"preset": ["default"]}, r"unknown preset \['default'\]; choose from default"),
+    ({"preset": 10**5000}, "unknown preset a number of 16610 bits; choose from default"),
+    ({"x" * 5000: 1}, "unknown setting 'x{79}[.]{3};"),
     ({"gamma": 2}, "ppo.gamma must be between 0 and 1, got 2.0"), ({"gamma": "0.9"}, "ppo.gamma must be a number, got '0.9'"),
     ({"num_envs": 0}, "num_envs must be at least 1, got 0"), ({"eval_every": -1}, "eval_every must be 0"),
     ({"eval_episodes": 0}, "eval_episodes must be at least 1, got 0"), ({"eval_env_options": {"seed": 1}}, "eval_env_options has 'seed'"),
@@ -458,3 +461,22 @@ def test_a_saved_config_with_another_memory_or_size(tmp_path):
     kept = make_config(env="TMaze", memory="shm", memory_options={"row_mode": "step"}, memory_output_size=7)
     assert read(kept, "--memory-size", "32").network.memory_options["row_mode"] == "step"
     assert read(kept, "--memory", "gru").network.memory_output_size == 7
+
+
+@pytest.mark.parametrize("text", ["env: !!int TMaze", "seed: " + "9" * 5000, "seed: 2026-13-45", "learning_rate: 0x" + "f" * 5000])
+def test_yaml_that_python_cannot_read(tmp_path, text):
+    (tmp_path / "settings.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"has a value that is not what it looks like: .*; put it in quotes|(seed|learning_rate) must be"):
+        load_config(tmp_path / "settings.yaml")
+
+
+def test_options_that_no_file_can_hold(tmp_path):
+    with pytest.raises(ValueError, match=r"config cannot be written to .*: settings must be numbers, strings"):
+        save_config(make_config(env_options={"k": 10**5000}), tmp_path / "config.yaml")
+
+
+def test_a_tuple_among_options_is_a_list_in_the_file(tmp_path):
+    """A run with one can be resumed."""
+    config = make_config(env_options={"shape": (2, [3, (4,)])})
+    save_config(config, tmp_path / "config.yaml")
+    check_same(load_config(tmp_path), config, tmp_path)
