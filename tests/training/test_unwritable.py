@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import hadamem as hm
-from hadamem.cli import main
+from hadamem.cli import main, report, study
 from hadamem.envs import EnvError
 from hadamem.runs import folder as folders
 from hadamem.runs import metrics
@@ -106,3 +106,8 @@ def test_names_that_are_too_long(tmp_path, monkeypatch, capsys, argv):
 def test_a_folder_that_no_system_can_have(name):
     with pytest.raises(ValueError, match=r"(too long for a path|a character that no path may have).*; choose"):
         hm.train("TMaze", out=name, steps=128, quiet=True, **KEYWORDS)
+
+
+def test_a_report_that_cannot_be_written_is_no_failure_of_its_study(tmp_path, monkeypatch):
+    monkeypatch.setattr(report, "make_report", no_room)
+    assert study._report(tmp_path).startswith("not made, it cannot be written: No space left on device; `hadamem report ")

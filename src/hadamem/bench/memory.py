@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..devices import find_device
+from ..files import clip_text
 from ..kernels import _backends
 from ..memory import SHM
 from ..memory.shm import CLIP
@@ -359,8 +360,11 @@ def run(settings: Settings) -> list[Result]:
     if settings.plots:
         from . import plots
 
-        for path in plots.draw(bench.results, out, tables.plot_subtitle(facts, settings)):
-            print(f"wrote {path}")
+        try:
+            for path in plots.draw(bench.results, out, tables.plot_subtitle(facts, settings)):
+                print(f"wrote {path}")
+        except OSError as error:      # the results are complete
+            print(f"the plots cannot be written: {clip_text(error)}")
     return bench.results
 
 
