@@ -10,6 +10,7 @@ import queue
 import select
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from typing import Any
@@ -79,7 +80,10 @@ class Session:
     def watch(self, first: int, last: int) -> int:
         """Run a child on inputs first .. last - 1. Returns the first one that it did not come to."""
         command = [sys.executable, "-m", "tests.fuzz.child", str(self.seed), str(first), str(last), self.kind or ""]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+        with tempfile.TemporaryDirectory(prefix="hadamem-fuzz-", ignore_cleanup_errors=True) as folder:      # also if the child is killed
+            return self._watch(command, {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", "TMPDIR": folder}, first, last)
+
+    def _watch(self, command: list[str], environment: dict[str, str], first: int, last: int) -> int:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
             assert child.stdout is not None
             assert child.stderr is not None

@@ -45,7 +45,8 @@ class Workshop:
 
     def __enter__(self) -> Workshop:
         self.stack = contextlib.ExitStack()
-        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="hadamem-fuzz-")))
+        self.folder = Path(self.stack.enter_context(tempfile.TemporaryDirectory(prefix="hadamem-fuzz-"))) / "a" / "b" / "c"
+        self.folder.mkdir(parents=True)      # so deep that ../.. is still inside
         before = os.getcwd()
         os.chdir(self.folder)
         self.stack.callback(os.chdir, before)
@@ -122,7 +123,7 @@ class Workshop:
             words += [self._value(rng, action) for _ in range(count)]
         if rng.random() < 0.05:
             words.insert(rng.randrange(len(words) + 1), rng.choice(values.TEXTS))
-        return [word for word in words if word not in NEVER]
+        return [word.lstrip("/") or "." for word in words if word not in NEVER]      # nothing outside may be written to
 
     def _value(self, rng: Random, action: argparse.Action) -> str:
         if action.choices and rng.random() < 0.8:
