@@ -22,6 +22,7 @@ from ..runs.spaces import build_space
 from .best import Best, Candidate
 from .evaluate import check_fit
 from .evaluating import Evaluator
+from .outliers import FACTOR
 from .policy import Policy
 from .trainer import Trainer
 
@@ -51,6 +52,7 @@ class Session:
         self.skipped = 0                     # updates of iterations in a row in which most were not finite
         self.clean = True                    # no update was skipped since the last checkpoint
         self.latest: float | None = None     # mean return of the latest iteration in which episodes ended
+        self.outliers = False                # the user was told of rewards that are
         self.bad_steps = 0                   # steps that were not finite, when the user was told of them
 
     def begin(self, resume: bool | str) -> None:
@@ -93,6 +95,7 @@ class Session:
                 with self._writing():
                     self.best.see(row, self._candidate)
             self._tell_bad_steps(row)
+            self._tell_outliers(row)
             if should_stop() and not trainer.done:
                 self.save()
                 return "interrupted"
@@ -218,6 +221,13 @@ class Session:
         if row.get("bad_steps", 0) and not self.bad_steps:
             self.bad_steps = round(row["bad_steps"])
             self.say(f"{self.bad_steps} steps had observations or rewards that are not finite; they are kept as zeros and not learned from")
+
+    def _tell_outliers(self, row: dict[str, Any]) -> None:
+        """Say once that rewards were far outside what was seen before."""
+        if row.get("outliers", 0) and not self.outliers:
+            self.outliers = True
+            self.say(f"a reward of magnitude {row['outlier_reward']:.3g} in iteration {row['iteration']} is far outside what was seen "
+                     f"before (at most {row['usual_reward']:.3g}); such rewards count as {FACTOR:,.0f} times the largest before them")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -74,6 +74,7 @@ class Trainer:
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
         statistics = self.agent.learn(self.source, Progress(self.env_steps, self.config.total_steps), generator)
         ended = self.collector.ended
+        statistics |= self.collector.limit.numbers()
         if self.replay is not None:
             statistics["bad_steps"] = self.replay.bad                # in all, see `Replay`
         numbers = torch.cat([ended, *(torch.as_tensor(x).detach().to(ended).reshape(1) for x in statistics.values())]).tolist()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Env, Space, spaces
 
-from .spaces import STORED, Leaf, check_same_spaces, choices, env_action, flat_mask, leaves
+from .spaces import STORED, Leaf, check_same_spaces, choices, env_action, flat_mask, leaves, read_flag, read_reward
 
 SAME_STEP, NEXT_STEP, DISABLED = "same_step", "next_step", "disabled"
 
@@ -77,13 +77,14 @@ class Group:
             action = env_action(env.action_space, arrays["action"][i])
             with failures(i, f"step({action!r})"):
                 obs, reward, terminated, truncated, info = env.step(action)
+                terminated, truncated = read_flag(terminated, "terminated"), read_flag(truncated, "truncated")
                 self._store(self.obs_leaves, i, obs)
-                self._store_mask(i, obs, info, bool(terminated or truncated))
-                arrays["reward"][i] = reward
+                self._store_mask(i, obs, info, terminated or truncated)
+                arrays["reward"][i] = read_reward(reward)
             self.elapsed[j] += 1
-            truncated = bool(truncated) or 0 < limit <= self.elapsed[j]
-            arrays["terminated"][i], arrays["truncated"][i] = bool(terminated), truncated
-            self.ended[j] = bool(terminated) or truncated
+            truncated = truncated or 0 < limit <= self.elapsed[j]
+            arrays["terminated"][i], arrays["truncated"][i] = terminated, truncated
+            self.ended[j] = terminated or truncated
             if self.ended[j]:
                 ends[i] = info
                 if self.mode == SAME_STEP:
