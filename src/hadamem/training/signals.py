@@ -78,6 +78,7 @@ class Signals:
         self._came = 0.0                          # when the first signal came
         self._alarm = False                       # the next signal is from `_watch`
         self._over = threading.Event()
+        self._thread: threading.Thread | None = None
         self._before: dict[int, Any] = {}
 
     @property
@@ -91,13 +92,18 @@ class Signals:
                 if number is not None and (number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN):      # ignored: nohup
                     self._before[number] = signal.signal(number, self._handle)
             # The thread runs from the start, since a signal handler must not take locks, as starting one would.
-            threading.Thread(target=self._watch, daemon=True, name="hadamem-signals").start()
+            self._thread = threading.Thread(target=self._watch, daemon=True, name="hadamem-signals")
+            self._thread.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._over.set()
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        try:
+            if self._thread is not None:      # no signal of it may come later
+                self._thread.join()
+        finally:
+            for number, handler in self._before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._alarm:
