@@ -136,6 +136,18 @@ def test_a_signal_ends_a_run_whose_env_hangs(tmp_path, impatient, workers):
     assert list((tmp_path / "run" / "checkpoints").glob("*3"))
 
 
+def test_a_signal_ends_a_run_whose_evaluation_hangs(tmp_path, impatient):
+    """The iteration before it is saved."""
+    env = functools.partial(Hangs, os.getpid())
+    with pytest.raises(SystemExit), pytest.warns(RuntimeWarning, match="env 0 did not answer"):
+        hm.train(env, "gru", out=tmp_path / "run", steps=9 * BATCH, workers=0, eval_every=2 * BATCH, eval_episodes=1,
+                 eval_env_options={"hangs_after": 2, "only": None}, checkpoint_every=1000.0, **SETTINGS)
+    found = info(tmp_path / "run")
+    assert (found["status"], found["iterations"]) == ("interrupted", 2)
+    assert list((tmp_path / "run" / "checkpoints").glob("*2"))
+    assert len(open_run(tmp_path / "run").metrics) == 2
+
+
 def test_a_signal_ends_a_run_whose_batched_env_hangs(tmp_path, impatient):
     def hang(action):
         signal.raise_signal(signal.SIGTERM)

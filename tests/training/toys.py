@@ -45,18 +45,18 @@ class Recall(gymnasium.Env):
 
 
 class Hangs(Recall):
-    """Step number `hangs_after` of the env with seed 0 sends SIGTERM to the process `main` and never ends."""
+    """Step number `hangs_after` sends SIGTERM to the process `main` and never ends, in the env with the seed `only` (None: in all)."""
 
-    def __init__(self, main, hangs_after):
+    def __init__(self, main, hangs_after=None, only=0):
         super().__init__()
-        self.main, self.hangs_after, self.seed = main, hangs_after, None
+        self.main, self.hangs_after, self.only, self.seed = main, hangs_after, only, None
 
     def reset(self, *, seed=None, options=None):
         self.seed = self.seed if seed is None else seed
         return super().reset(seed=seed, options=options)
 
     def step(self, action):
-        if self.seed == 0 and self.steps + 1 == self.hangs_after:
+        if self.only in (None, self.seed) and self.steps + 1 == self.hangs_after:
             os.kill(self.main, signal.SIGTERM)
             while True:
                 time.sleep(0.01)

@@ -112,6 +112,8 @@ class PPO(Agent):
     envs_divisible_by = "num_minibatches"
     graphs = ("prepare", "update")
     compiled = ("loss",)
+    changeable = ("learning_rate", "lr_schedule", "gamma", "gae_lambda", "num_epochs", "clip_range", "target_kl", "min_kl_coef", "vf_coef",
+                  "vf_loss_clip", "ent_coef", "advantage_floor", "max_grad_norm")
     saved: tuple[str, ...] = ("network", "adam", "kl_coef", "value_square")
 
     network: ActorCritic
@@ -151,8 +153,8 @@ class PPO(Agent):
 
     def learn(self, source: Source, progress: Progress, generator: torch.Generator) -> dict[str, Tensor]:
         """num_epochs x num_minibatches gradient steps on the latest rollout."""
-        if self.config.lr_schedule == "linear":
-            self.adam.rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress.fraction))
+        falling = self.config.lr_schedule == "linear"
+        self.adam.rate.fill_(self.config.learning_rate * (max(0.0, 1.0 - progress.fraction) if falling else 1.0))
         self.set_gamma(progress)
         self.sums.zero_()
         self.skipped.zero_()
