@@ -115,7 +115,7 @@ def test_a_second_signal_raises_what_the_first_asked_for():
 
 @pytest.fixture
 def impatient(monkeypatch):
-    for module, name, seconds in ((signals, "STOP_WITHIN", 0.3), (signals, "CHECK_EVERY", 0.05), (pool, "PATIENCE", 0.1)):
+    for module, name, seconds in ((signals, "STOP_WITHIN", 0.8), (signals, "CHECK_EVERY", 0.05), (pool, "PATIENCE", 0.1)):
         monkeypatch.setattr(module, name, seconds)
 
 
@@ -123,15 +123,13 @@ def impatient(monkeypatch):
 def test_a_signal_ends_a_run_whose_env_hangs(tmp_path, impatient, workers):
     """What was trained is saved, and the env is named."""
     env = functools.partial(Hangs, os.getpid(), 16 * 3 + 5)
-    start = time.monotonic()
     with pytest.raises(SystemExit) as caught, pytest.warns(RuntimeWarning, match="did not answer"):
         hm.train(env, "gru", out=tmp_path / "run", steps=9 * BATCH, workers=workers, **SETTINGS)
     assert caught.value.code == 143
-    assert time.monotonic() - start < 30
     found = info(tmp_path / "run")
     assert (found["status"], found["iterations"]) == ("interrupted", 3)
     who = "envs 0 to 3" if workers else "env 0"
-    assert found["error"] == f"{who} did not answer for 0.3 s after the signal: stopped in the middle of an iteration; the last " \
+    assert found["error"] == f"{who} did not answer for 0.8 s after the signal: stopped in the middle of an iteration; the last " \
                              "checkpoint is of iteration 3"
     assert list((tmp_path / "run" / "checkpoints").glob("*3"))
 
@@ -159,7 +157,7 @@ def test_a_signal_ends_a_run_whose_batched_env_hangs(tmp_path, impatient):
 
     trainers = []
     config = make_config(env="TMaze", memory="gru", steps=9 * BATCH, device="cpu", **TINY)
-    with pytest.warns(RuntimeWarning, match=r"TMaze did not answer for 0.3 s after the signal.* of iteration 1"):
+    with pytest.warns(RuntimeWarning, match=r"TMaze did not answer for 0.8 s after the signal.* of iteration 1"):
         run = train(config, tmp_path / "run", built=trainers.append, report=report)
     assert (run.status, run.signal) == ("interrupted", signal.SIGTERM)
 
@@ -167,7 +165,7 @@ def test_a_signal_ends_a_run_whose_batched_env_hangs(tmp_path, impatient):
 def test_a_slow_iteration_is_not_a_hanging_env(impatient):
     def report(row):
         signal.raise_signal(signal.SIGTERM)
-        time.sleep(0.5)      # the envs are not waited for
+        time.sleep(1.0)      # the envs are not waited for
 
     run = train(make_config(env="TMaze", memory="gru", steps=9 * BATCH, device="cpu", **TINY), report=report)
     assert (run.status, len(run.metrics)) == ("interrupted", 1)
