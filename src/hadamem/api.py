@@ -19,6 +19,7 @@ from .runs.presets import PRESETS
 from .runs.settings import Table
 from .training.loop import train as train_run
 from .training.run import Run
+from .training.signals import Stopped, error_of
 
 
 def train(env: Any = None, memory: str | None = None, *, agent: str | None = None, preset: str = "default", out: Path | str | None = None,
@@ -38,9 +39,22 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     trust: with resume, import classes that the run's files name as "package.module:Class"; those that you pass again need no trust.
 
     Returns the run: `run.policy`, `run.metrics`, `run.summary()`.
+
+    Ctrl-C and SIGTERM end the run after the current iteration, with a checkpoint if there is a folder; then KeyboardInterrupt or
+    SystemExit(143) is raised, so that a script ends, too. The same call with resume=True continues. Without a folder, the exception's
+    `run` has the policy so far.
     """
     with lookup.trusting(trust):
-        return _train(env, memory, agent, preset, out, resume, quiet, report, settings)
+        try:
+            run = _train(env, memory, agent, preset, out, resume, quiet, report, settings)
+        except Stopped as stop:
+            raise error_of(stop.number, str(stop)) from stop
+    if run.signal is not None:
+        error = error_of(run.signal, f"training was stopped after {run.summary()['iterations']} iterations"
+                                     + ("" if out is None else f"; the same call with resume=True continues the run in {out}"))
+        error.run = run      # type: ignore[attr-defined]
+        raise error
+    return run
 
 
 def _train(env: Any, memory: str | None, agent: str | None, preset: str, out: Path | str | None, resume: bool | str, quiet: bool,

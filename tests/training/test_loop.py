@@ -489,7 +489,9 @@ def test_a_second_interrupt_while_foreign_envs_act_keeps_the_weights(tmp_path):
 def test_a_signal_that_ends_the_workers_first(tmp_path):
     before = children()
     env = functools.partial(Recall, fails_after=16 * 3 + 5, how="terminate")
-    run = hm.train(env, "gru", out=tmp_path / "run", steps=9 * BATCH, quiet=True, workers=1, **KEYWORDS)
+    with pytest.raises(SystemExit) as caught:
+        hm.train(env, "gru", out=tmp_path / "run", steps=9 * BATCH, quiet=True, workers=1, **KEYWORDS)
+    run = caught.value.run
     assert run.status == info(tmp_path / "run")["status"] == "interrupted"
     assert len(run.metrics) == newest(tmp_path / "run").about["iteration"] == 3
     assert children() == before

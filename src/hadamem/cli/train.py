@@ -73,6 +73,7 @@ def run(args: argparse.Namespace) -> int:
         from ..training.loop import TrainingFailed
         from ..training.loop import train as train_run
         from ..training.processes import end_with_parent
+        from ..training.signals import exit_code
         from ..view.progress import Progress
 
         trust_names(args.trust_names)
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         ("evaluate", f"hadamem eval {place}{trust}"), ("watch", f"hadamem watch {place}{trust}"),
         *([] if done else [("resume", f"hadamem train --resume --out {place}{trust}")]),
     ], indent=2)
-    return 0 if done else 130
+    return 0 if done else exit_code(run.signal)
 
 
 def _hint(place: Path, config: TrainConfig, trust: str) -> str:
@@ -136,7 +137,7 @@ def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
     codes = train_many(configs, place, jobs, say=lambda text: print(text, flush=True))
     ends = [(name, "finished" if code == 0 else f"not finished (code {code})") for name, code in codes.items()]
     print_table([("runs", str(place)), *ends], indent=2)
-    return next((130 if code == 130 else 1 for code in codes.values() if code), 0)
+    return next((code if code in (129, 130, 143) else 1 for code in codes.values() if code), 0)      # ended by a signal, with a checkpoint
 
 
 def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainConfig:

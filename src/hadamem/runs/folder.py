@@ -39,8 +39,8 @@ RUNS = Path("runs")      # where `hadamem train --name` puts runs
 CONFIG, RUN, METRICS, CHECKPOINTS, BEST = "config.yaml", "run.json", "metrics.jsonl", "checkpoints", "best"
 EVALUATION, EVALUATIONS = "eval.json", "evaluations.jsonl"
 # Settings that may change on resume: they do not decide what is learned, or (total_steps) only for how long.
-FREE = ("total_steps", "device", "preset", "workers", "eval_every", "eval_episodes", "eval_env_options", "eval_deterministic",
-        "checkpoint_every", "keep_checkpoints", "save_replay", "max_skipped", "log", "compile", "tf32")
+FREE = ("total_steps", "device", "preset", "workers", "env_restarts", "env_timeout", "eval_every", "eval_episodes", "eval_env_options",
+        "eval_deterministic", "checkpoint_every", "keep_checkpoints", "save_replay", "max_skipped", "log", "compile", "tf32")
 
 
 class RunFolder:

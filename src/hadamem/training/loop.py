@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
-import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from ..envs import EnvError
+from ..envs.foreign import AdaptedEnv
 from ..runs.config import TrainConfig
 from ..runs.folder import RunFolder, check_same, is_run, load_config, rebuild_config
 from .evaluating import Evaluator, check_possible
 from .policy import Policy
 from .run import Run
 from .session import Diverged, Session, TrainingFailed
+from .signals import Signals, Waiting
 from .trainer import Trainer
 
 __all__ = ["TrainingFailed", "train"]
-
-HANGUP = getattr(signal, "SIGHUP", None)      # the terminal was closed; does not exist on Windows
 
 
 def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool | str = False, env: Any = None,
@@ -42,8 +38,9 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
     notify: called with messages for the user (a damaged checkpoint, restarted episodes); None: they are warnings.
     stopping: called in the signal handler of the first Ctrl-C, so it should only set a flag; None: prints a line on stderr.
 
-    Ctrl-C, SIGTERM and a closed terminal end the run after the current iteration, with a checkpoint and the status "interrupted"; a
-    second Ctrl-C ends it at once. An error leaves metrics and the last checkpoint as they are, and the status "failed".
+    Ctrl-C, SIGTERM and a closed terminal end the run after the current iteration, with a checkpoint and the status "interrupted"; the
+    run's `signal` says which it was. A second one ends it at once, and so does an env that hangs (see `Signals`). An error leaves metrics
+    and the last checkpoint as they are, and the status "failed".
     """
     if resume and folder is None:
         raise ValueError("resume=True needs the folder of the run to continue")
@@ -67,17 +64,27 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
         session = Session(trainer, disk, say, evaluator)
         stack.callback(session.close)
         session.begin(resume)
-        stop = stack.enter_context(_Signals(stopping))
+        waiting = Waiting(trainer, evaluator)
+        for inner in waiting.envs:
+            if isinstance(inner, AdaptedEnv):
+                inner.backend.notify = say
+        stop = stack.enter_context(Signals(stopping, waiting))
+        facts: dict[str, Any] = {}
         try:
             if built is not None:
                 built(trainer)
             status = session.run(report, lambda: stop.asked or (should_stop is not None and should_stop()))
         except KeyboardInterrupt:
-            if trainer.acting:
+            if trainer.acting or stop.hung:
                 session.save_after_env_error()
-            session.end("interrupted", error=f"stopped in the middle of an iteration; the last checkpoint is of iteration {session.saved}"
-                        if session.saved >= 0 else "stopped in the first iteration; there is no checkpoint yet")
-            raise
+            facts["error"] = f"stopped in the middle of an iteration; the last checkpoint is of iteration {session.saved}" \
+                if session.saved >= 0 else "stopped in the first iteration; there is no checkpoint yet"
+            if not stop.hung:
+                session.end("interrupted", **facts)
+                raise
+            facts["error"] = f"{stop.hung}: {facts['error']}"
+            say(facts["error"])
+            status = "interrupted"
         except EnvError as error:
             session.save_after_env_error()
             if not stop.asked:
@@ -88,8 +95,10 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
             with contextlib.suppress(OSError):      # if nothing can be written, report the first error
                 session.end("failed", error=f"{type(error).__name__}: {error}", diverged=isinstance(error, Diverged))
             raise
-        session.end(status)
-        return Run(config, None if disk is None else disk.path, status, Policy.of(trainer), session.log if disk is None else None)
+        session.end(status, **facts)
+        run = Run(config, None if disk is None else disk.path, status, Policy.of(trainer), session.log if disk is None else None)
+    run.signal = stop.number      # also of one that came at the very end
+    return run
 
 
 @contextlib.contextmanager
@@ -101,40 +110,6 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class _Signals:
-    """Inside this context the first Ctrl-C, SIGTERM or SIGHUP only sets `asked`; the next raises KeyboardInterrupt.
-
-    In threads other than the main one, which get no signals, it does nothing.
-    """
-
-    def __init__(self, stopping: Callable[[], None] | None = None) -> None:
-        self.asked, self.stopping = False, stopping
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, HANGUP):
-                if number is not None and (number != HANGUP or signal.getsignal(number) is not signal.SIG_IGN):      # ignored: nohup
-                    self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and number == HANGUP:      # a closed terminal may send it twice
-            return
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        if self.stopping is not None:
-            self.stopping()
-        elif number == signal.SIGINT:          # os.write: Python's streams may be in use
-            with contextlib.suppress(OSError):
-                os.write(2, b"\nstopping after this iteration, with a checkpoint; press Ctrl-C again to stop at once\n")
 
 
 def _warn(text: str) -> None:

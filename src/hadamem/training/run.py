@@ -18,11 +18,13 @@ class Run:
     """What `train` and `open_run` return. `folder` is None if nothing was written.
 
     status: running, finished, interrupted or failed. A run that was killed stays "running"; `hadamem train --resume` continues it.
+    signal: the number of the signal that asked `train` to stop; None: there was none.
     """
 
     def __init__(self, config: TrainConfig, folder: Path | None = None, status: str = "unknown", policy: Policy | None = None,
                  log: MetricsLog | None = None, trust: bool = False, best: bool = False):
         self.config, self.folder, self.status, self.trust = config, folder, status, trust
+        self.signal: int | None = None
         self._place = folder / BEST if best and folder is not None else folder
         self._policy, self._log = policy, log
         if policy is not None:

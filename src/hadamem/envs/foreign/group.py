@@ -29,6 +29,7 @@ class Group:
 
     def __init__(self, makers: Sequence[Callable[[], Env[Any, Any]]], first: int, mode: str):
         self.first, self.mode = first, mode
+        self.current = first                   # the env that is being stepped or reset
         self.envs: list[Env[Any, Any]] = []
         for i, make in enumerate(makers, first):
             with failures(i, "its construction"):
@@ -68,7 +69,7 @@ class Group:
         ends: dict[int, dict[str, Any]] = {}
         arrays, limit = self.arrays, int(self.arrays["limit"][0])
         for j, env in enumerate(self.envs):
-            i = self.first + j
+            i = self.current = self.first + j
             arrays["started"][i] = False
             if self.mode == NEXT_STEP and self.ended[j]:
                 arrays["reward"][i], arrays["terminated"][i], arrays["truncated"][i] = 0.0, False, False
@@ -103,7 +104,7 @@ class Group:
         self.envs = []
 
     def _reset(self, j: int, seed: int | None, options: dict[str, Any] | None) -> None:
-        i = self.first + j
+        i = self.current = self.first + j
         with failures(i, f"reset(seed={seed}, options={options})"):
             obs, info = self.envs[j].reset(seed=seed, options=options)
             self._store(self.obs_leaves, i, obs)

@@ -26,6 +26,7 @@ class Vector(Backend):
     """
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any], mode: AutoresetMode | None):
+        super().__init__()
         self.env, self.num_envs = env, env.num_envs
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
         check_spaces(self.observation_space, self.action_space)
