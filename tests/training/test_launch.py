@@ -64,7 +64,7 @@ def start_two(folder):
                "--out", str(folder), "--device", "cpu", "--log", "none",
                "--set", "num_envs=8", "num_steps=16", "ppo.num_epochs=1", "network.memory_size=8"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not all((folder / f"seed-{s}" / "metrics.jsonl").exists() for s in (0, 1)):
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -99,7 +99,7 @@ def test_runs_end_with_a_launcher_that_is_killed(tmp_path):
     process, children = start_two(tmp_path)
     process.kill()
     process.communicate()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while any(Path(f"/proc/{child}").exists() for child in children):
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -163,7 +163,7 @@ def test_ctrl_c_saves_and_calling_again_resumes(tmp_path):
             "--device", "cpu", "--log", "none", "--set", *small]
     process = subprocess.Popen([sys.executable, "-m", "hadamem", *argv], stdout=subprocess.PIPE, text=True)
     rows = tmp_path / "seed-3" / "metrics.jsonl"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not (rows.exists() and rows.read_text().count("\n") > 5):
         assert time.monotonic() < end
         time.sleep(0.1)
