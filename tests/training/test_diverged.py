@@ -1,5 +1,6 @@
 """Runs that diverge or get worse: what is kept, and how they go on from there."""
 
+import contextlib
 import json
 import math
 
@@ -145,3 +146,16 @@ def test_best_is_judged_by_evaluations(tmp_path):
     assert about["best"]["by"] == "eval_return"
     assert about["best"]["score"] == max(scores.values()) == scores[about["iteration"]]
     assert open_run(tmp_path / "run", best=True).policy.steps == about["env_steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.1, 1.0, 1e3, 1e10])
+@pytest.mark.parametrize("memory", ["shm", "shm-paper", "gru"])
+def test_every_wild_rate_can_be_undone(tmp_path, memory, rate):
+    """Whether the run fails or only unlearns: from its best checkpoint and with the usual rate it solves the task."""
+    wild = hm.runs.make_config(env="TMaze", memory=memory, total_steps=40_000, device="cpu", log=(), learning_rate=rate, max_grad_norm=None)
+    with contextlib.suppress(Diverged):
+        assert train(wild, tmp_path / "run").summary()["success"] < 0.9
+    calm = hm.runs.make_config(env="TMaze", memory=memory, total_steps=40_000, device="cpu", log=(), max_grad_norm=None)
+    run = train(calm, tmp_path / "run", resume="best", notify=lambda text: None)
+    assert run.summary()["success"] > 0.9

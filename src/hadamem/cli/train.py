@@ -14,7 +14,7 @@ from ..agents import DEFAULT_AGENT, section_of
 from ..envs import EnvError
 from ..lookup import trust_names, trusted_names, trusting
 from ..runs import folder as folders
-from ..runs.checkpoint import read
+from ..runs.checkpoint import read, read_about
 from ..runs.config import TrainConfig, check_sections, complete, make_config, override, settings_table, to_dict, to_flat
 from ..runs.files import CheckpointError
 from ..runs.folder import RUNS
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         raise WorkError(f"{one_line(error)}{hint}") from error
     done = bool(run.metrics) and run.metrics[-1]["steps"] >= config.total_steps
     print_table([
-        ("run", str(place)), *_evaluations(run), ("curve", _draw(run)),
+        ("run", str(place)), *_evaluations(run), *_best(place), ("curve", _draw(run)),
         ("evaluate", f"hadamem eval {place}{trust}"), ("watch", f"hadamem watch {place}{trust}"),
         *([] if done else [("resume", f"hadamem train --resume --out {place}{trust}")]),
     ], indent=2)
@@ -234,6 +234,21 @@ def _evaluations(run: Any) -> list[tuple[str, str]]:
     if "eval_return" not in found:
         return []
     return [("evaluation", f"{evaluation_text({**found, 'steps': found['eval_steps']})}, best {number(found['best_eval_return'])}")]
+
+
+def _best(place: Path) -> list[tuple[str, str]]:
+    """A line about the best checkpoint, if it is not the last one."""
+    from ..view.progress import number
+
+    try:
+        about = read_about(place / folders.BEST)
+        score, steps = about["best"]["score"], about["env_steps"]
+        last = next(iter(folders.Checkpoints(place / folders.CHECKPOINTS).paths()))
+    except (CheckpointError, KeyError, StopIteration):
+        return []
+    if score is None or int(last.name) == about.get("iteration"):
+        return []
+    return [("best", f"{number(score)} after {steps:,} steps: --best for eval and watch, --from best for --resume")]
 
 
 def _draw(run: Any) -> str:
