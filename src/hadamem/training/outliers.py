@@ -24,7 +24,7 @@ class RewardLimit:
     def apply(self, reward: Tensor) -> None:
         """Limit rewards [N, T]. Those that are not finite stay: they are dealt with elsewhere."""
         size = torch.where(torch.isfinite(reward), reward.abs(), 0.0).to(self.largest.dtype)
-        usual = torch.maximum(self.largest, size.amax(1).median())
+        usual = torch.maximum(self.largest, size.amax(1).median(0).values)
         limit = torch.where(usual > 0, FACTOR * usual, torch.inf)
         self.before.copy_(usual)
         self.count.copy_((size > limit).sum())
