@@ -19,10 +19,11 @@ from .runs.presets import PRESETS
 from .runs.settings import Table
 from .training.loop import train as train_run
 from .training.run import Run
+from .training.signals import Stopped, error_of
 
 
 def train(env: Any = None, memory: str | None = None, *, agent: str | None = None, preset: str = "default", out: Path | str | None = None,
-          resume: bool = False, quiet: bool = False, report: Callable[[dict[str, Any]], None] | None = None, trust: bool = False,
+          resume: bool | str = False, quiet: bool = False, report: Callable[[dict[str, Any]], None] | None = None, trust: bool = False,
           **settings: Any) -> Run:
     """Train an agent with memory on an env: `hm.train("popgym/RepeatPreviousEasy", "shm", total_steps=200_000)`.
 
@@ -34,16 +35,29 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     settings: any setting of a run by its name: `gamma=0.9`, `memory_size=64`. Where two sections have the name: `ppo__gamma=0.9`, or
     `ppo={"gamma": 0.9}`. `hadamem train --help` lists them.
     out: the run's folder; None: nothing is written. resume: continue the run in that folder with its settings (pass the env again if it
-    was not a name). quiet: no progress. report: called with every row of metrics.
+    was not a name); "best": from its best checkpoint instead of the newest. quiet: no progress. report: called with every row of metrics.
     trust: with resume, import classes that the run's files name as "package.module:Class"; those that you pass again need no trust.
 
     Returns the run: `run.policy`, `run.metrics`, `run.summary()`.
+
+    Ctrl-C and SIGTERM end the run after the current iteration, with a checkpoint if there is a folder; then KeyboardInterrupt or
+    SystemExit(143) is raised, so that a script ends, too. The same call with resume=True continues. Without a folder, the exception's
+    `run` has the policy so far.
     """
     with lookup.trusting(trust):
-        return _train(env, memory, agent, preset, out, resume, quiet, report, settings)
+        try:
+            run = _train(env, memory, agent, preset, out, resume, quiet, report, settings)
+        except Stopped as stop:
+            raise error_of(stop.number, str(stop)) from stop
+    if run.signal is not None:
+        error = error_of(run.signal, f"training was stopped after {run.summary()['iterations']} iterations"
+                                     + ("" if out is None else f"; the same call with resume=True continues the run in {out}"))
+        error.run = run      # type: ignore[attr-defined]
+        raise error
+    return run
 
 
-def _train(env: Any, memory: str | None, agent: str | None, preset: str, out: Path | str | None, resume: bool, quiet: bool,
+def _train(env: Any, memory: str | None, agent: str | None, preset: str, out: Path | str | None, resume: bool | str, quiet: bool,
            report: Callable[[dict[str, Any]], None] | None, settings: dict[str, Any]) -> Run:
     lookup.trust_names(lookup.trusted_names([env, memory, agent, settings]))
     saved: dict[str, Any] = {}

@@ -357,7 +357,7 @@ def on_a_terminal(argv, cwd, act=None, columns=80):
     reader.start()
     try:
         if act is not None:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 180
             while b" steps/s" not in b"".join(parts) and time.monotonic() < deadline:
                 time.sleep(0.05)
             act(process)

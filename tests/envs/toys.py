@@ -180,3 +180,12 @@ class Imported(gymnasium.Env):
 class Unmakeable(gymnasium.Env):
     def __init__(self):
         raise OSError("no such robot")
+
+
+class Stuck(Mixed):
+    """Never returns from its third step."""
+
+    def step(self, action):
+        while self.t == 2:
+            time.sleep(0.01)
+        return super().step(action)

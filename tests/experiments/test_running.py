@@ -114,7 +114,7 @@ def test_a_study_that_is_stopped_or_killed_resumes(tmp_path, sign):
     command = [sys.executable, "-m", "hadamem", "study", "mine.yaml", "--plain", "--out", "study", "--no-report"]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     rows = tmp_path / "study" / "runs" / "TMaze-none-0" / "metrics.jsonl"
-    end = time.monotonic() + 90
+    end = time.monotonic() + 180
     while not (rows.exists() and rows.read_text().count("\n") > 2):
         assert time.monotonic() < end
         time.sleep(0.1)
@@ -122,7 +122,7 @@ def test_a_study_that_is_stopped_or_killed_resumes(tmp_path, sign):
     process.send_signal(sign)
     process.communicate(timeout=60)
     assert process.returncode == (130 if sign == signal.SIGINT else -signal.SIGKILL)
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while Path(f"/proc/{worker}").exists():
         assert time.monotonic() < end
         time.sleep(0.1)

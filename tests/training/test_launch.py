@@ -58,20 +58,26 @@ def test_other_settings_are_refused_and_runs_can_be_extended(finished, tmp_path)
     assert open_run(tmp_path / "seed-0").metrics[-1]["steps"] == 768
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-                                  pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
-def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
-    """SIGTERM and SIGHUP to the launcher leave no process running; a killed run gives an exit code that is not 0."""
+def start_two(folder):
+    """`hadamem train --seeds 0 1` in a process, and the numbers of the processes that it trains in."""
     command = [sys.executable, "-m", "hadamem", "train", "--env", "TMaze", "--memory", "gru", "--steps", "4000000", "--seeds", "0", "1",
-               "--out", str(tmp_path), "--device", "cpu", "--log", "none",
+               "--out", str(folder), "--device", "cpu", "--log", "none",
                "--set", "num_envs=8", "num_steps=16", "ppo.num_epochs=1", "network.memory_size=8"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    end = time.monotonic() + 60
-    while not all((tmp_path / f"seed-{s}" / "metrics.jsonl").exists() for s in (0, 1)):
+    end = time.monotonic() + 180
+    while not all((folder / f"seed-{s}" / "metrics.jsonl").exists() for s in (0, 1)):
         assert time.monotonic() < end
         time.sleep(0.1)
     children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
     assert len(children) == 2
+    return process, children
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+                                  pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
+    """SIGTERM and SIGHUP to the launcher leave no process running; a killed run gives an exit code that is not 0."""
+    process, children = start_two(tmp_path)
     if sign != signal.SIGKILL:
         process.send_signal(sign)
         if sign == signal.SIGHUP:      # a shell and the system send one each
@@ -85,6 +91,19 @@ def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
     assert not any(Path(f"/proc/{child}").exists() for child in children)
     if sign == signal.SIGHUP:
         assert [open_run(tmp_path / f"seed-{s}").status for s in (0, 1)] == ["interrupted"] * 2
+
+
+@pytest.mark.slow
+def test_runs_end_with_a_launcher_that_is_killed(tmp_path):
+    """With a checkpoint, though nobody is left to ask them."""
+    process, children = start_two(tmp_path)
+    process.kill()
+    process.communicate()
+    end = time.monotonic() + 180
+    while any(Path(f"/proc/{child}").exists() for child in children):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert [open_run(tmp_path / f"seed-{s}").status for s in (0, 1)] == ["interrupted"] * 2
 
 
 def test_a_run_that_fails_is_reported(tmp_path):
@@ -117,6 +136,7 @@ def test_a_folder_in_use_is_reported(finished, tmp_path):
 def test_settings_that_may_change_reach_resumed_runs(finished, tmp_path):
     """All of them, with values that are neither the run's nor the default, and with None and no logs."""
     for changes in ({"checkpoint_every": 7.5, "keep_checkpoints": 1, "max_skipped": 9, "workers": 3, "tf32": False, "compile": True,
+                     "env_restarts": 4, "env_timeout": 9.5,
                      "log": ("tensorboard", "wandb"), "device": "auto", "eval_every": 300, "eval_episodes": 3,
                      "eval_env_options": {"length": 4, "x": "y z"}, "eval_deterministic": False}, {"workers": None, "log": ()}):
         new = make_config(env="TMaze", memory="gru", steps=640, seed=0, **SMALL | changes)
@@ -143,7 +163,7 @@ def test_ctrl_c_saves_and_calling_again_resumes(tmp_path):
             "--device", "cpu", "--log", "none", "--set", *small]
     process = subprocess.Popen([sys.executable, "-m", "hadamem", *argv], stdout=subprocess.PIPE, text=True)
     rows = tmp_path / "seed-3" / "metrics.jsonl"
-    end = time.monotonic() + 60
+    end = time.monotonic() + 180
     while not (rows.exists() and rows.read_text().count("\n") > 5):
         assert time.monotonic() < end
         time.sleep(0.1)

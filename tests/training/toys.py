@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import gymnasium
 import numpy as np
@@ -41,3 +42,22 @@ class Recall(gymnasium.Env):
 
     def obs(self):
         return {"cue": self.bit + 1 if self.t == 0 else 0, "t": np.array([self.t / self.length])}
+
+
+class Hangs(Recall):
+    """Step number `hangs_after` sends SIGTERM to the process `main` and never ends, in the env with the seed `only` (None: in all)."""
+
+    def __init__(self, main, hangs_after=None, only=0):
+        super().__init__()
+        self.main, self.hangs_after, self.only, self.seed = main, hangs_after, only, None
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = self.seed if seed is None else seed
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        if self.only in (None, self.seed) and self.steps + 1 == self.hangs_after:
+            os.kill(self.main, signal.SIGTERM)
+            while True:
+                time.sleep(0.01)
+        return super().step(action)

@@ -177,6 +177,7 @@ class Agent(ABC):
     rollout_steps: ClassVar[int | None] = None           # steps per rollout if episodes differ in length; None: an episode's, or 128
     graphs: ClassVar[tuple[str, ...]] = ()               # argument-free methods that the trainer captures as CUDA graphs
     compiled: ClassVar[tuple[str, ...]] = ()             # methods that the trainer compiles with torch.compile (setting `compile`)
+    changeable: ClassVar[tuple[str, ...]] = ()           # fields of Config that a resumed run may change; `learn` must follow them
     saved: tuple[str, ...] = ("network",)                # attributes in a checkpoint: modules, optimizers (`Adam`) and tensors
 
     network: Any                                         # an nn.Module with initial_state(n, device, generator); saved with policies
@@ -254,3 +255,12 @@ class Agent(ABC):
     def load_network(self, weights: Mapping[str, Tensor]) -> None:
         """Restore the network alone, which is all that acting needs."""
         self.network.load_state_dict(weights)
+
+    def not_finite(self, state: Mapping[str, Tensor] | None = None) -> str:
+        """Says which tensors of a state (default: its own) are not finite; "" if all are. Buffers may be infinite."""
+        modules = {name: part for name in self.saved if isinstance(part := getattr(self, name), nn.Module)}
+        buffers = {f"{name}.{key}" for name, part in modules.items() for key, _ in part.named_buffers()}
+        found = {name: x for name, x in (self.state_dict() if state is None else state).items() if x.is_floating_point()}
+        bad = [(torch.isnan(x) if name in buffers else ~torch.isfinite(x)).any() for name, x in found.items()]
+        names = [name for name, flag in zip(found, torch.stack(bad).tolist() if bad else [], strict=True) if flag]
+        return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")

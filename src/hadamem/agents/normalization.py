@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 LIMIT = 10.0         # normalised features lie between -LIMIT and LIMIT
 LEAST = 1e-8         # variance of a feature that never changed
+OUTLIER = 100.0      # a feature further from the mean than this many standard deviations counts as if it were there
 
 
 class Normalizer(nn.Module):
@@ -43,11 +44,13 @@ class Normalizer(nn.Module):
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
-        """Add features [..., size] to the statistics. Vectors with numbers that are not finite are left out."""
+        """Add features [..., size] to the statistics. Vectors with numbers that are not finite are left out; outliers count less."""
         x = x.reshape(-1, x.shape[-1])
         good = torch.isfinite(x).all(-1, keepdim=True)
         n = good.sum()
         x = torch.where(good, x, 0.0)
+        reach = torch.where((self.count > 0) & (self.square > 0), OUTLIER / self.scale, torch.inf)
+        x = torch.clamp(x, self.mean - reach, self.mean + reach)
         mean = x.sum(0) / n.clamp(min=1)
         square = torch.where(good, x - mean, 0.0).square().sum(0)
         total = self.count + n

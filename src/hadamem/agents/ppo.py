@@ -26,6 +26,7 @@ from .networks import ActorCritic
 from .optimizers import Adam
 from .returns import compute_gae, reward_density, rising_gamma
 
+OUTLIER = 30.0       # an advantage counts at most this many times the usual size of returns
 JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
 
 
@@ -111,6 +112,8 @@ class PPO(Agent):
     envs_divisible_by = "num_minibatches"
     graphs = ("prepare", "update")
     compiled = ("loss",)
+    changeable = ("learning_rate", "lr_schedule", "gamma", "gae_lambda", "num_epochs", "clip_range", "target_kl", "min_kl_coef", "vf_coef",
+                  "vf_loss_clip", "ent_coef", "advantage_floor", "max_grad_norm")
     saved: tuple[str, ...] = ("network", "adam", "kl_coef", "value_square")
 
     network: ActorCritic
@@ -150,8 +153,8 @@ class PPO(Agent):
 
     def learn(self, source: Source, progress: Progress, generator: torch.Generator) -> dict[str, Tensor]:
         """num_epochs x num_minibatches gradient steps on the latest rollout."""
-        if self.config.lr_schedule == "linear":
-            self.adam.rate.fill_(self.config.learning_rate * max(0.0, 1.0 - progress.fraction))
+        falling = self.config.lr_schedule == "linear"
+        self.adam.rate.fill_(self.config.learning_rate * (max(0.0, 1.0 - progress.fraction) if falling else 1.0))
         self.set_gamma(progress)
         self.sums.zero_()
         self.skipped.zero_()
@@ -192,10 +195,14 @@ class PPO(Agent):
             self.rescale_values(new.target)
 
     def rescale_values(self, target: Tensor) -> None:
-        """Update the scale of the critic's output to the running root mean square of the value targets. Values stay the same."""
-        square = target.square().mean()
-        square = torch.where(torch.isfinite(square), square, self.value_square)
-        self.value_square.copy_(torch.where(self.value_square > 0, torch.lerp(self.value_square, square, 0.1), square))
+        """Update the scale of the critic's output to the running root mean square of the value targets. Values stay the same.
+
+        It follows slowly, but fast if it is ten times too large, as after an outlier in the first rollout.
+        """
+        square, before = target.square().mean(), self.value_square
+        square = torch.where(torch.isfinite(square), square, before)
+        pace = torch.where(square < 0.01 * before, 0.9, 0.1)
+        self.value_square.copy_(torch.where(before > 0, torch.lerp(before, square, pace), square))
         self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
 
     def update(self) -> None:
@@ -236,6 +243,9 @@ def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None,
     value = rollout.extras["value"]
     advantage = compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
                             config.gamma if gamma is None else gamma, config.gae_lambda)
+    if config.normalize_values:      # there is a usual size of returns: a single reward far outside it must not decide about everything
+        limit = torch.where(torch.as_tensor(size) > 0, OUTLIER * size, torch.inf)
+        advantage = torch.where(advantage.abs() > limit, limit * advantage.sign(), advantage)      # nan stays
     target = advantage + value
     if config.normalize_advantage == "batch":
         advantage = _standardise(advantage, floor=config.advantage_floor * size)

@@ -91,6 +91,7 @@ class SAC(Agent):
     section = "sac"
     shown: ClassVar = {"q": "Q", "ent_coef": "temperature", "entropy": "entropy"}
     rollout_steps = 16
+    changeable = ("learning_rate", "gamma", "tau", "updates_per_step", "target_entropy", "max_grad_norm")
     graphs = ("update",)
     compiled = ("sample", "policy_of", "critic_loss", "actor_loss")
     saved: tuple[str, ...] = ("network", "target", "temperature", "critic_adam", "actor_adam", "temperature_adam", "owed", "exploring")
@@ -241,6 +242,9 @@ class SAC(Agent):
             self.owed += new * self.config.updates_per_step
         updates = int(self.owed + 1e-6) if ready else 0      # five times 19.2 is one less than 96 in floating point
         self.owed -= updates
+        for adam in (self.critic_adam, self.actor_adam, self.temperature_adam):
+            if adam is not None:
+                adam.rate.fill_(self.config.learning_rate)
         self.sums.zero_()
         self.skipped.zero_()
         for begin in range(0, updates, CHUNK):

@@ -109,8 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if stop.code is None or isinstance(stop.code, int):
             return int(stop.code or 0)
         return _fail(str(stop.code), 1)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+    except KeyboardInterrupt as stop:
+        return _fail("interrupted", getattr(stop, "exit_code", 130))      # `training.signals.Stopped` has one
     except BrokenPipeError:      # `hadamem ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -25,6 +25,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--deterministic", action="store_true", help="take the most likely actions")
     how.add_argument("--sampled", action="store_false", dest="deterministic", help="draw actions as in training (default)")
+    parser.add_argument("--best", action="store_true", help="the run's best checkpoint instead of the newest")
     parser.add_argument("--env", metavar="NAME", help="another env with the same spaces, instead of the run's own")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="which episodes (default: 0); training saw none of them")
     table = settings_table()
@@ -42,7 +43,7 @@ def open_named_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
         lost = (path / folders.CHECKPOINTS).is_dir()
         hint = f"`hadamem train --resume --out {path}` writes its {folders.CONFIG} again" if lost else "`hadamem train` makes one"
         raise ValueError(f"there is no run in {path};{suggest_runs(path)} {hint}")
-    run = open_run(path, trust=args.trust)
+    run = open_run(path, trust=args.trust, best=args.best)
     given = getattr(args, "env_options", {})
     if args.env is None:
         return run, run.config.env, {**run.config.env_options, **given}

@@ -15,7 +15,7 @@ from ..envs import EnvError
 from ..files import check_path, clip_text
 from ..lookup import trust_names, trusted_names, trusting
 from ..runs import folder as folders
-from ..runs.checkpoint import read
+from ..runs.checkpoint import read, read_about
 from ..runs.config import TrainConfig, check_sections, complete, make_config, override, settings_table, to_dict, to_flat
 from ..runs.files import CheckpointError
 from ..runs.folder import RUNS
@@ -51,6 +51,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--name", help="name of the run; its folder is runs/NAME (default: from env, memory and seed)")
     add("--out", metavar="DIR", help="the run's folder, instead of --name")
     add("--resume", action="store_true", help="continue the run in that folder, with its settings")
+    add("--from", dest="start", metavar="WHICH", help="with --resume: best, newest, or the iteration of a checkpoint (default: newest; "
+                                                      "best for a run that diverged)")
     add("--config", metavar="FILE", help="settings from a YAML file, such as config.yaml of a run; options override")
     add("--set", nargs="+", action="extend", default=[], metavar="NAME=VALUE", help="settings by name: --set gamma=0.9 num_envs=64")
     add("--plain", action="store_true", help="print lines instead of the live view, also on a terminal")
@@ -72,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
         from ..training.loop import TrainingFailed
         from ..training.loop import train as train_run
         from ..training.processes import end_with_parent
+        from ..training.signals import exit_code
         from ..view.progress import Progress
 
         trust_names(args.trust_names)
@@ -81,29 +84,43 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
         if args.seeds is not None:
             return _train_seeds(args, place)
+        if args.start is not None and not args.resume:
+            raise ValueError(f"--from {args.start} needs --resume: it says where to continue")
         config = read_settings(args, place)
         place = place or RUNS / default_name(config)
         check_path(place)
         _check_complete(place)
-        if args.resume and _is_finished(place, config) and not _is_damaged(place):
-            folders.check_same(folders.load_config(place), config, place)
+        if args.resume and args.start is None and _is_finished(place, config) and not _is_damaged(place):
+            folders.check_same(folders.load_config(place), config, place, changeable=True)
             print(f"{place} has finished its {folders.load_config(place).total_steps:,} steps; --steps with a larger number continues it")
             return 0
     trust = trust_flags(to_dict(config))
     progress = Progress(config, str(place), live=False if args.plain else None)
     try:
         with bad_input(lambda: not progress.tally.row), progress:      # once it is running, the input was fine
-            run = train_run(config, place, resume=args.resume, **progress.hooks)
+            run = train_run(config, place, resume=args.start or args.resume, **progress.hooks)
     except (EnvError, TrainingFailed) as error:
-        hint = f"; `hadamem train --resume --out {place}{trust}` continues from the last checkpoint" if folders.is_run(place) else ""
+        hint = _hint(place, config, trust)
         raise WorkError(f"{one_line(error)}{hint}") from error
     done = bool(run.metrics) and run.metrics[-1]["steps"] >= config.total_steps
     print_table([
-        ("run", str(place)), *_evaluations(run), ("curve", _draw(run)),
+        ("run", str(place)), *_evaluations(run), *_best(place), ("curve", _draw(run)),
         ("evaluate", f"hadamem eval {place}{trust}"), ("watch", f"hadamem watch {place}{trust}"),
         *([] if done else [("resume", f"hadamem train --resume --out {place}{trust}")]),
     ], indent=2)
-    return 0 if done else 130
+    return 0 if done else exit_code(run.signal)
+
+
+def _hint(place: Path, config: TrainConfig, trust: str) -> str:
+    """How to continue a run that failed."""
+    if not folders.is_run(place):
+        return ""
+    command = f"hadamem train --resume --out {place}{trust}"
+    rate = getattr(config.algorithm, "learning_rate", None)
+    if folders.read_info(place).get("diverged") and "learning_rate" in config.agent_class.changeable and rate is not None:
+        where = "its best checkpoint" if (place / folders.BEST).is_dir() else "the beginning"
+        return f"; `{command} --lr {rate / 10:g}` continues from {where}"
+    return f"; `{command}` continues from the last checkpoint"
 
 
 def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
@@ -122,7 +139,7 @@ def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
     codes = train_many(configs, place, jobs, say=lambda text: print(text, flush=True))
     ends = [(name, "finished" if code == 0 else f"not finished (code {code})") for name, code in codes.items()]
     print_table([("runs", str(place)), *ends], indent=2)
-    return next((130 if code == 130 else 1 for code in codes.values() if code), 0)
+    return next((code if code in (129, 130, 143) else 1 for code in codes.values() if code), 0)      # ended by a signal, with a checkpoint
 
 
 def read_settings(args: argparse.Namespace, place: Path | None = None) -> TrainConfig:
@@ -219,6 +236,21 @@ def _evaluations(run: Any) -> list[tuple[str, str]]:
     if "eval_return" not in found:
         return []
     return [("evaluation", f"{evaluation_text({**found, 'steps': found['eval_steps']})}, best {number(found['best_eval_return'])}")]
+
+
+def _best(place: Path) -> list[tuple[str, str]]:
+    """A line about the best checkpoint, if it is not the last one."""
+    from ..view.progress import number
+
+    try:
+        about = read_about(place / folders.BEST)
+        score, steps = about["best"]["score"], about["env_steps"]
+        last = next(iter(folders.Checkpoints(place / folders.CHECKPOINTS).paths()))
+    except (CheckpointError, KeyError, StopIteration):
+        return []
+    if score is None or int(last.name) == about.get("iteration"):
+        return []
+    return [("best", f"{number(score)} after {steps:,} steps: --best for eval and watch, --from best for --resume")]
 
 
 def _draw(run: Any) -> str:

@@ -146,6 +146,8 @@ def learn_with_hadamem(task: str, memory: str, steps: int, seed: int, settings: 
     found, start = Learned(), time.process_time()
     run = train(config, env=None if chosen.native else env,
                 report=lambda row: found.note(row["steps"], time.process_time() - start, row.get("return")))
+    if run.status != "finished":      # its agent must not pass for a trained one
+        raise KeyboardInterrupt
     found.cpu_seconds = time.process_time() - start
     found.score = evaluate(run.policy, env, EPISODES, seed=seed + 1, deterministic=True, env_options=chosen.options).mean
     return found

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,19 +126,26 @@ def check_format(values: Mapping[str, Any], path: Path) -> None:
 
 
 class Checkpoints:
-    """The checkpoints of a run: folders named by iteration, of which the `keep` newest stay, and the chunks they share."""
+    """The checkpoints of a run: folders named by iteration, of which the `keep` newest stay, and the chunks they share.
+
+    If none of those is `clean`, the newest one that is stays as well: the last one before trouble began.
+    """
 
     def __init__(self, folder: Path, keep: int = 2):
         self.folder, self.keep = folder, keep
         self.chunks = ChunkStore(folder / CHUNKS)
 
-    def write(self, iteration: int, tensors: Mapping[str, Tensor], about: Mapping[str, Any], chunked: Chunked | None = None) -> Path:
-        """chunked: large data of which only new chunks are written."""
+    def write(self, iteration: int, tensors: Mapping[str, Tensor], about: Mapping[str, Any], chunked: Chunked | None = None,
+              clean: bool = True) -> Path:
+        """chunked: large data of which only new chunks are written. clean: nothing was wrong since the checkpoint before."""
         target = self.folder / f"{iteration:08}"
         seals = [] if chunked is None else self.chunks.write(chunked.chunk_names(), chunked.read_chunk)
-        write(target, tensors, {**about, "iteration": iteration, **({"chunks": seals} if seals else {})})
-        for old in list(self.paths())[self.keep:]:
-            shutil.rmtree(old, ignore_errors=True)
+        write(target, tensors, {**about, "iteration": iteration, "clean": clean, **({"chunks": seals} if seals else {})})
+        paths = list(self.paths())
+        safe = None if clean else next((path for path in paths if _is_clean(path)), None)
+        for old in paths[self.keep:]:
+            if old != safe:
+                shutil.rmtree(old, ignore_errors=True)
         self._drop_chunks()
         return target
 
@@ -149,12 +156,12 @@ class Checkpoints:
             yield from sorted(found, key=lambda p: -int(p.name))
 
     def newest(self, say: Callable[[str], None], only: str = "", load: Chunked | None = None,
-               check: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
+               check: Callable[[Checkpoint], None] | None = None, paths: Iterable[Path] | None = None) -> Checkpoint | None:
         """The newest checkpoint that is complete. Damaged ones are reported to `say` and skipped.
 
-        load: restore its chunks, too. check: called before that; raises if the checkpoint does not fit.
+        load: restore its chunks, too. check: called before that; raises if the checkpoint does not fit. paths: look through these instead.
         """
-        for path in self.paths():
+        for path in self.paths() if paths is None else paths:
             self.chunks.seals.clear()      # of a checkpoint that turned out to be damaged
             try:
                 found = read(path, only)
@@ -169,11 +176,11 @@ class Checkpoints:
                 say(f"skipped a damaged checkpoint: {error}")
         return None
 
-    def continue_after(self, iteration: int) -> None:
-        """Prepare for a run that continues here: rename later checkpoints, which are damaged, and remove what a crash left half-written."""
+    def continue_after(self, iteration: int, ending: str = "damaged") -> None:
+        """Prepare for a run that continues here: rename later checkpoints, and remove what a crash left half-written."""
         for path in list(self.paths()):
             if int(path.name) > iteration:
-                aside = path.with_name(f"{path.name}.damaged")
+                aside = path.with_name(f"{path.name}.{ending}")
                 shutil.rmtree(aside, ignore_errors=True)
                 path.rename(aside)
         clear_leftovers(self.folder)
@@ -190,3 +197,10 @@ class Checkpoints:
             except CheckpointError:
                 return
         self.chunks.keep(named)
+
+
+def _is_clean(path: Path) -> bool:
+    try:
+        return read_about(path).get("clean", True) is True      # older versions did not say
+    except CheckpointError:
+        return False

@@ -38,6 +38,8 @@ class TrainConfig:
     max_num_steps: int = 256                             # longer episodes are collected in parts of this length
     steps_per_iteration: int | None = 4096               # about num_envs x num_steps; None: total_steps / 128, from 1024 to 4096
     workers: int | None = None                           # processes for a Gymnasium env; None: one per CPU
+    env_restarts: int = 0                                # how often workers that died or hung are started again; then the run fails
+    env_timeout: float | None = None                     # seconds that a worker may take for a step or reset; None: no limit
     threads: int = 1                                     # torch threads on a CPU; more help little on idle cores and hurt on busy ones
     previous_action: bool = True                         # the network sees the previous action
     first_step: bool = True                              # the network sees a flag at the first step of an episode
@@ -72,6 +74,10 @@ class TrainConfig:
             raise ValueError(f"eval_every must be 0 (no evaluations) or more env steps, got {self.eval_every}")
         if self.workers is not None and self.workers < 0:
             raise ValueError(f"workers must be at least 0, got {self.workers}")
+        if self.env_restarts < 0:
+            raise ValueError(f"env_restarts must be at least 0, got {self.env_restarts}")
+        if self.env_timeout is not None and not self.env_timeout > 0:
+            raise ValueError(f"env_timeout must be None or seconds above 0, got {self.env_timeout}")
         if not self.checkpoint_every >= 0:
             raise ValueError(f"checkpoint_every must be 0 seconds or more, got {self.checkpoint_every}")
         for options in ("env_options", "eval_env_options"):

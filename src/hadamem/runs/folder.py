@@ -4,6 +4,7 @@
     run.json                        versions, seed, device, times, status
     metrics.jsonl                   one row per iteration
     checkpoints/                    the newest ones, see `checkpoint`
+    best/                           the best one
     eval.json, evaluations.jsonl    see `evaluations`
     events.out...                   for TensorBoard
 """
@@ -18,7 +19,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 
 from .._version import __version__
+from ..agents import section_of
 from ..files import check_path, clear_leftovers, write_text
 from .checkpoint import FORMAT, Checkpoints, check_format, read_about
 from .config import TrainConfig, from_dict, spell_out, to_dict, to_flat
@@ -34,11 +36,11 @@ from .files import CheckpointError, inside
 from .yaml_file import dump_yaml, read_yaml
 
 RUNS = Path("runs")      # where `hadamem train --name` puts runs
-CONFIG, RUN, METRICS, CHECKPOINTS = "config.yaml", "run.json", "metrics.jsonl", "checkpoints"
+CONFIG, RUN, METRICS, CHECKPOINTS, BEST = "config.yaml", "run.json", "metrics.jsonl", "checkpoints", "best"
 EVALUATION, EVALUATIONS = "eval.json", "evaluations.jsonl"
 # Settings that may change on resume: they do not decide what is learned, or (total_steps) only for how long.
-FREE = ("total_steps", "device", "preset", "workers", "eval_every", "eval_episodes", "eval_env_options", "eval_deterministic",
-        "checkpoint_every", "keep_checkpoints", "save_replay", "max_skipped", "log", "compile", "tf32")
+FREE = ("total_steps", "device", "preset", "workers", "env_restarts", "env_timeout", "eval_every", "eval_episodes", "eval_env_options",
+        "eval_deterministic", "checkpoint_every", "keep_checkpoints", "save_replay", "max_skipped", "log", "compile", "tf32")
 
 
 class RunFolder:
@@ -89,15 +91,16 @@ class RunFolder:
     def checkpoints(self, keep: int = 2) -> Checkpoints:
         return Checkpoints(self.path / CHECKPOINTS, keep)
 
-    def begin(self, config: TrainConfig, **facts: Any) -> None:
-        """Write the settings and the status "running". facts: more entries of run.json."""
+    def begin(self, config: TrainConfig, changed: Mapping[str, Any], **facts: Any) -> None:
+        """Write the settings and the status "running". changed: `changed_settings` of a resumed run. facts: more entries of run.json."""
         save_config(config, self.path / CONFIG)
         before = read_info(self.path)
         self.info = {"format": FORMAT, "status": "running", "env": config.env, "agent": config.agent, "memory": config.network.memory,
                      "seed": config.seed, **facts, "started": before.get("started", now()), "ended": None,
                      "resumed": before.get("resumed", []), "versions": versions()}
         if before:
-            self.info["resumed"] = [*self.info["resumed"], {"time": now(), "iteration": facts.get("iterations", 0)}]
+            entry = {"time": now(), "iteration": facts.get("iterations", 0), **({"changed": dict(changed)} if changed else {})}
+            self.info["resumed"] = [*self.info["resumed"], entry]
         self.note()
 
     def note(self, **facts: Any) -> None:
@@ -243,16 +246,23 @@ def is_of_a_run(path: Path) -> bool:
     return "hadamem" in read_yaml(inside(path, path.parent) if path.name == CONFIG else path)
 
 
-def check_same(old: TrainConfig, new: TrainConfig, path: Path) -> None:
-    """Refuse to resume a run with settings that would make it a different one."""
+def changed_settings(old: TrainConfig, new: TrainConfig) -> dict[str, list[Any]]:
+    """The settings that differ between two configurations, before and now, but for those of `FREE`."""
     before, after = (to_flat(dataclasses.replace(config, network=spell_out(config.network))) for config in (old, new))
     if same_env(old.env, new.env):
         after["env"] = old.env
-    changed = [f"{name} ({before.get(name)!r}, now {after.get(name)!r})" for name in {**before, **after}
-               if name not in FREE and _lists(before.get(name)) != _lists(after.get(name))]
+    return {name: [before.get(name), after.get(name)] for name in {**before, **after}
+            if name not in FREE and _lists(before.get(name)) != _lists(after.get(name))}
+
+
+def check_same(old: TrainConfig, new: TrainConfig, path: Path, changeable: bool = False) -> None:
+    """Refuse to resume a run with settings that would make it a different one. changeable: allow what `Agent.changeable` names."""
+    kind = new.agent_class
+    may = [f"{section_of(new.agent)}.{name}" for name in kind.changeable] if changeable else []
+    changed = [f"{name} ({was!r}, now {now!r})" for name, (was, now) in changed_settings(old, new).items() if name not in may]
     if changed:
         raise ValueError(f"{path} was made with other settings: {', '.join(changed)}; keep them to resume it, or start a new run "
-                         f"(only these may change: {', '.join(FREE)})")
+                         f"(only these may change: {', '.join((*FREE, *may))})")
 
 
 def _lists(value: Any) -> Any:

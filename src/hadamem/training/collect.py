@@ -16,6 +16,7 @@ from .. import states
 from ..agents import Actions, Agent, Image, Rollout
 from ..envs import trees
 from ..envs.features import AgentInputs
+from .outliers import RewardLimit
 
 EPISODES = ("episodes", "return", "return_squared", "length", "success")      # sums over the episodes that ended
 
@@ -44,6 +45,7 @@ class Collector:
         self.lengths = torch.zeros(n, device=device)
         self.ended = torch.zeros(len(EPISODES), dtype=torch.float64, device=device)
         self.knows_success = False
+        self.limit = RewardLimit(torch.device(device))
         self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(self.dtype)
         self.rollout = self._allocate(whole, next_obs)
 
@@ -89,6 +91,7 @@ class Collector:
             r.last[name].copy_(value)
         if r.next_mask is not None and mask is not None:
             r.next_mask.copy_(mask)
+        self.limit.apply(r.reward)
         self._carry(obs, previous, paid, first, mask, state)
 
     def episodes(self, sums: list[float] | None = None) -> dict[str, float]:
@@ -106,11 +109,13 @@ class Collector:
 
     def get_state(self) -> dict[str, Tensor]:
         """Everything that the next `collect` depends on, as copies."""
-        own = {name: x.clone() for name, x in self._tensors().items()}
+        own = {name: x.clone() for name, x in {**self._tensors(), "largest_reward": self.limit.largest}.items()}
         return {**own, **{f"env.{name}": x for name, x in self.env.get_state().items()}}
 
     def set_state(self, state: dict[str, Tensor], iteration: int = 0) -> None:
         """Restore a state of `get_state`, taken before an iteration. An env that cannot be restored starts new episodes."""
+        if "largest_reward" in state:      # older versions did not save it
+            self.limit.largest.copy_(state["largest_reward"])
         if not self.env.unwrapped.restorable:
             self._restart(iteration)
             return

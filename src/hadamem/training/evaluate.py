@@ -265,9 +265,9 @@ def _count(steps: Iterator[Step], n: int, episodes: int, max_steps: int | None, 
         has_success |= success is not None
         won = np.zeros(n, dtype=bool) if success is None else success.cpu().numpy()
         natural_end = step.terminated.cpu().numpy()
-        before = finished
+        before, ends = finished, step.info.get("final_info") or [None] * n
         for i in np.flatnonzero(done):
-            if len(results[i]) < quota[i]:
+            if len(results[i]) < quota[i] and not (ends[i] or {}).get("env_restarted"):      # its worker took the episode with it
                 num_truncated += max_steps is not None and not natural_end[i] and length[i] >= max_steps
                 results[i].append((float(total[i]), int(length[i]), bool(won[i])))
                 finished += 1

@@ -13,7 +13,7 @@ import torch
 from .. import envs
 from .evaluate import check_env, evaluate
 from .policy import Policy
-from .trainer import Trainer
+from .trainer import Trainer, worker_options
 
 COPIES, FOREIGN_COPIES = 256, 8      # of the env, at most; every Gymnasium env takes a process's time and memory
 FIRST_SEED = 1 << 29                 # `hadamem eval` has small seeds, and so other episodes
@@ -59,8 +59,8 @@ class Evaluator:
         config, trained = self.config, self.trainer.env.unwrapped
         make: Any = functools.partial(envs.make, config.env) if env is None else functools.partial(envs.adapt, env)
         options: dict[str, Any] = {**config.env_options, **config.eval_env_options}
-        if config.workers is not None and not trained.restorable:      # hadamem's tasks need no workers
-            options.setdefault("workers", config.workers)
+        if not trained.restorable:
+            options = {**worker_options(config), **options}
         copies = COPIES if trained.restorable else FOREIGN_COPIES
         try:
             return make(num_envs=min(config.eval_episodes, copies), device=self.trainer.device, **options)

@@ -21,7 +21,7 @@ from ..envs.foreign.spaces import leaves as adapted_leaves
 from ..files import clip_text
 from ..runs import checkpoint
 from ..runs.files import CheckpointError
-from ..runs.folder import CHECKPOINTS, find_run, is_run
+from ..runs.folder import BEST, CHECKPOINTS, find_run, is_run
 from ..runs.spaces import build_space, describe_space
 from ..states import State
 
@@ -172,6 +172,10 @@ class Policy:
             agent = kind(spec)
         agent.network.to(next(x.dtype for x in weights.values() if x.is_floating_point()))
         agent.load_network(dict(weights))
+        bad = agent.not_finite()
+        if bad:
+            raise ValueError(f"the weights are not finite ({bad}): training diverged. Load the run's best checkpoint (its folder best/), "
+                             "or resume it with a lower learning_rate")
         agent.network.eval()      # some memories have dropout
         return cls(agent, described["agent"], spec, inputs, described["seed"])
 
@@ -269,8 +273,9 @@ class Policy:
 def load_policy(path: Path | str, *, trust: bool = False) -> Policy:
     """Load a policy onto the CPU: from a run's folder (its newest complete checkpoint), a checkpoint, or a folder of `Policy.save`.
 
-    A run in runs/ is also found by its name. trust: import classes that the folder names as "package.module:Class", which runs their
-    code. Without it, loading runs no code of the folder's author; docs/security.md says what that means.
+    The best checkpoint of a run is in its folder best/. A run in runs/ is also found by its name.
+    trust: import classes that the folder names as "package.module:Class", which runs their code. Without it, loading runs no code of the
+    folder's author; docs/security.md says what that means.
     """
     path = Path(path)
     if not path.exists():
@@ -302,7 +307,7 @@ def load_policy(path: Path | str, *, trust: bool = False) -> Policy:
     policy.steps = found.about.get("env_steps")
     card = found.about.get("card")
     policy.card = card if isinstance(card, dict) else {}
-    run = found.folder.parent.parent
+    run = found.folder.parent if found.folder.name == BEST else found.folder.parent.parent
     policy.source = run if found.about.get("kind") != "policy" and is_run(run) else None
     return policy
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..runs.files import inside
-from .loop import HANGUP
+from .signals import HANGUP
 
 PATIENCE = 120.0      # seconds that an interrupted process has to write its checkpoint
 INTERRUPTED = 130     # exit code of a job that Ctrl-C stopped, or that was not started
@@ -125,23 +125,37 @@ def run_jobs(jobs: Iterable[Job], at_once: int, *, slots: Sequence[Mapping[str, 
 
 
 def end_with_parent(every: float = 0.5) -> None:
-    """In a child: end as after Ctrl-C, with a checkpoint, when the process that started it is gone, however it ended."""
+    """In a child: end as after Ctrl-C, with a checkpoint, when the process that started it is gone, however it ended.
+
+    A child that has not ended after PATIENCE seconds more is ended at once.
+    """
     parent = os.environ.get(PARENT)
     if parent is None or not hasattr(os, "getppid"):
         return
     if str(os.getppid()) != parent:
-        try:
-            os.kill(int(parent), 0)
-        except ProcessLookupError:      # it ended while this process started
-            raise SystemExit(INTERRUPTED) from None
+        if not _is_alive(int(parent)):      # it ended while this process started
+            raise SystemExit(INTERRUPTED)
         return      # it was not started by that process itself
 
     def watch() -> None:
         while str(os.getppid()) == parent:
             time.sleep(every)
         os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(PATIENCE)
+        os._exit(INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process runs. One that was killed but not yet waited for does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except (OSError, IndexError):      # another user's, or a system without /proc
+        return True
 
 
 @contextlib.contextmanager

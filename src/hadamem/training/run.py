@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import lookup
 from ..runs.config import TrainConfig
-from ..runs.folder import EVALUATIONS, METRICS, find_run, is_run, load_config, read_info
+from ..runs.folder import BEST, EVALUATIONS, METRICS, find_run, is_run, load_config, read_info
 from ..runs.metrics import MetricsLog, read_rows
 from .policy import Policy, load_policy
 
@@ -18,22 +18,25 @@ class Run:
     """What `train` and `open_run` return. `folder` is None if nothing was written.
 
     status: running, finished, interrupted or failed. A run that was killed stays "running"; `hadamem train --resume` continues it.
+    signal: the number of the signal that asked `train` to stop; None: there was none.
     """
 
     def __init__(self, config: TrainConfig, folder: Path | None = None, status: str = "unknown", policy: Policy | None = None,
-                 log: MetricsLog | None = None, trust: bool = False):
+                 log: MetricsLog | None = None, trust: bool = False, best: bool = False):
         self.config, self.folder, self.status, self.trust = config, folder, status, trust
+        self.signal: int | None = None
+        self._place = folder / BEST if best and folder is not None else folder
         self._policy, self._log = policy, log
         if policy is not None:
             policy.source = self
 
     @property
     def policy(self) -> Policy:
-        """The policy after the last iteration. For an opened run: of its newest complete checkpoint, loaded on first use."""
+        """The policy after the last iteration. For an opened run: of its newest complete checkpoint, or the best, loaded on first use."""
         if self._policy is None:
-            if self.folder is None:
+            if self._place is None:
                 raise ValueError("this run has neither a policy nor a folder to load one from")
-            self._policy = load_policy(self.folder, trust=self.trust)
+            self._policy = load_policy(self._place, trust=self.trust)
         return self._policy
 
     @property
@@ -83,11 +86,14 @@ class Run:
         return f"<Run{where}: {found['env']} with {found['memory']}, {found['status']} at {found['steps']:,} steps{score}>"
 
 
-def open_run(folder: Path | str, *, trust: bool = False) -> Run:
-    """The run in a folder, or of that name in runs/, finished or not. trust: as in `load_policy`, also for the policy of the run."""
+def open_run(folder: Path | str, *, trust: bool = False, best: bool = False) -> Run:
+    """The run in a folder, or of that name in runs/, finished or not.
+
+    trust: as in `load_policy`, also for the policy of the run. best: `policy` is that of its best checkpoint, see `training.best`.
+    """
     folder = find_run(folder)
     if not is_run(folder):
         raise ValueError(f"there is no run in {folder}: it has no config.yaml")
     with lookup.trusting(trust):
         config = load_config(folder)
-    return Run(config, folder, read_info(folder).get("status", "unknown"), trust=trust)
+    return Run(config, folder, read_info(folder).get("status", "unknown"), trust=trust, best=best)

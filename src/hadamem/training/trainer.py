@@ -58,12 +58,18 @@ class Trainer:
         return self.num_envs * self.steps
 
     @property
+    def restarted(self) -> int:
+        """How often workers of the env were started again, since this trainer exists."""
+        return getattr(self.env.unwrapped, "restarted", 0)
+
+    @property
     def done(self) -> bool:
         return self.env_steps >= self.config.total_steps
 
     def iteration(self) -> dict[str, float]:
         """Collect a rollout and learn from it. Returns statistics and times. The only point where the host waits for the GPU."""
         start, clock = time.perf_counter(), _Clock(self.device)
+        restarted = self.restarted
         self.collector.draw(self.iterations)
         self.acting = True
         self._collect()
@@ -74,6 +80,7 @@ class Trainer:
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
         statistics = self.agent.learn(self.source, Progress(self.env_steps, self.config.total_steps), generator)
         ended = self.collector.ended
+        statistics |= self.collector.limit.numbers()
         if self.replay is not None:
             statistics["bad_steps"] = self.replay.bad                # in all, see `Replay`
         numbers = torch.cat([ended, *(torch.as_tensor(x).detach().to(ended).reshape(1) for x in statistics.values())]).tolist()
@@ -83,6 +90,8 @@ class Trainer:
         self.env_steps += self.batch
         learned = {name: x for name, x in zip(statistics, numbers[len(ended):], strict=True) if x == x}              # nan: nothing measured
         own = {"iteration": self.iterations, "steps": self.env_steps, **self.collector.episodes(numbers[:len(ended)])}
+        if self.config.env_restarts:
+            own["env_restarts"] = self.restarted - restarted
         times = {"seconds": seconds, "rollout_seconds": acting, "update_seconds": seconds - acting}
         return {**own, **learned, **own, **times}            # in this order; an agent's statistic does not replace ours
 
@@ -145,10 +154,13 @@ class Trainer:
             steps = self._rollout_steps(length, fixed)
             n = config.num_envs or divisor * max(1, round(config.iteration_steps / steps / divisor))
             options: dict[str, Any] = {"device": self.device, "seed": config.seed, **config.env_options}
-            if config.workers is not None and not probe.unwrapped.restorable:      # hadamem's tasks need no workers
-                options["workers"] = config.workers
+            if not probe.unwrapped.restorable:
+                options |= worker_options(config)
             self.env = make(num_envs=n, **options)
         else:
+            if config.env_restarts or config.env_timeout is not None:
+                raise ValueError("env_restarts and env_timeout are for worker processes, but env exists already; pass its class or name to "
+                                 "have them made, or leave them out")
             length, fixed = _episodes(env)
             steps = self._rollout_steps(length, fixed)
             if config.num_envs not in (None, env.num_envs):
@@ -204,6 +216,12 @@ class Trainer:
     def _capture_updates(self) -> None:
         for name in self.agent.graphs:
             setattr(self.agent, name, capture(getattr(self.agent, name), self.device))
+
+
+def worker_options(config: TrainConfig) -> dict[str, Any]:
+    """What `envs.adapt` is told about worker processes. hadamem's tasks need none."""
+    found = {"workers": config.workers, "env_restarts": config.env_restarts or None, "env_timeout": config.env_timeout}
+    return {name: x for name, x in found.items() if x is not None}
 
 
 def _compile_options() -> dict[str, Any]:

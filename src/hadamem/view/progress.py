@@ -38,7 +38,7 @@ class Summary:
     def __init__(self, clock: Callable[[], float] = time.perf_counter):
         self.clock, self.start = clock, clock()
         self.row: dict[str, Any] = {}
-        self.skipped = 0.0
+        self.skipped = self.restarted = 0.0
         self.evaluation: dict[str, Any] | None = None                # the last row with an evaluation
         self.seconds = {"rollout": 0.0, "update": 0.0, "eval": 0.0}
         self.times: deque[tuple[float, float]] = deque()             # (time, steps) of the last rows
@@ -59,6 +59,7 @@ class Summary:
         if "eval_return" in row:
             self.evaluation = row
         self.skipped += row.get("skipped", 0.0)
+        self.restarted += row.get("env_restarts", 0.0)
         for name in self.seconds:
             self.seconds[name] += row.get(f"{name}_seconds", 0.0)
         if row.get("episodes") and "return" in row:
@@ -226,6 +227,8 @@ class Progress:
         parts += [f"{label} {number(row.get(name))}" for name, label in self.shown.items()]
         if tally.skipped:
             parts.append(f"{tally.skipped:.0f} updates skipped")
+        if tally.restarted:
+            parts.append(f"{tally.restarted:.0f} env workers restarted")
         parts += [f"{tally.rate or 0:,.0f} steps/s", f"{clock(tally.seconds_left(self.config.total_steps))} left"]
         return ", ".join(parts)
 
@@ -257,6 +260,8 @@ class Progress:
             body.add_row(Text(STOPPING, style="yellow", overflow="ellipsis", no_wrap=True))
         if tally.skipped:
             body.add_row(Text(f"{tally.skipped:.0f} updates were not finite and were skipped", style="yellow"))
+        if tally.restarted:
+            body.add_row(Text(f"{tally.restarted:.0f} of {self.config.env_restarts} restarts of env workers used", style="yellow"))
         title = Text.assemble((config.env, "bold"), ", ", f"{config.agent} with ", (config.network.memory, "bold"), f", {config.preset}")
         subtitle = Text(self.folder, style="dim")
         for text in (title, subtitle):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -26,12 +28,15 @@ from .vector import Vector
 def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any, Any] | gymnasium.vector.VectorEnv[Any, Any, Any],
           num_envs: int = 1, *, device: torch.device | str = "cpu", workers: int | None = None, seed: int | None = None,
           autoreset_mode: str | AutoresetMode | None = None, max_episode_steps: int | None = None, validate: bool = False,
-          first_env: int = 0, **options: Any) -> AdaptedEnv:
+          first_env: int = 0, env_restarts: int = 0, env_timeout: float | None = None, **options: Any) -> AdaptedEnv:
     """Make a batched env of `num_envs` copies of a Gymnasium env, stepped in worker processes.
 
     env: a Gymnasium id, a callable that makes an env, a single env (num_envs is 1), or a vector env (which has its own num_envs).
     workers: number of processes, each with several envs. 0: step them in this process. None: one for each available CPU, 0 for a single
     env. Workers are new Python processes: a callable is sent by cloudpickle, and modules that it needs are imported again there.
+    env_restarts: how often a worker that dies, or takes longer than env_timeout seconds (None: no limit) for a step or reset, is started
+    again, with new envs and other seeds. The episodes of its envs end truncated, with the last observation, reward 0, and
+    {"env_restarted": True} in final_info. Without restarts left, it is an EnvError. Needs autoreset_mode "same_step".
     autoreset_mode: None is "same_step" where possible; some vector envs can only use their own mode.
     options: passed to `gymnasium.make` or to the callable. Other arguments are as in `BatchedEnv`. Env i gets the seed
     seed + first_env + i, as in Gymnasium: use seeds for different runs that are further apart than num_envs.
@@ -39,8 +44,8 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
     mode = None if autoreset_mode is None else _mode(autoreset_mode)
     backend: Backend
     if isinstance(env, gymnasium.vector.VectorEnv):
-        if workers is not None or options or num_envs not in (1, env.num_envs):
-            raise TypeError("a vector env is used as it is: leave out num_envs, workers and further options")
+        if workers is not None or options or env_restarts or env_timeout or num_envs not in (1, env.num_envs):
+            raise TypeError("a vector env is used as it is: leave out num_envs, workers, env_restarts, env_timeout and further options")
         backend = Vector(env, mode)
     else:
         num_envs = positive("num_envs", num_envs)
@@ -48,17 +53,17 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
         if isinstance(env, str):
             make: Any = functools.partial(gymnasium.make, _checked_spec(env, options), **limit, **options)
         elif isinstance(env, gymnasium.Env):
-            if num_envs != 1 or workers or options:
+            if num_envs != 1 or workers or options or env_restarts or env_timeout:
                 raise ValueError("a single env cannot be copied or sent to a worker: pass a callable that makes it, or leave out "
-                                 "num_envs, workers and further options")
+                                 "num_envs, workers, env_restarts, env_timeout and further options")
             make = _Given(env)
         elif callable(env):
             lookup.check_options(f"env {getattr(env, '__qualname__', env)}", env, options)
             make = functools.partial(env, **options)
         else:
             raise TypeError(f"env must be a Gymnasium id, a callable, a gymnasium.Env or a VectorEnv, got {type(env).__name__}")
-        count = _processes(workers, num_envs)
-        pool = functools.partial(Workers, workers=count) if count else InProcess
+        count = _processes(workers, num_envs, bool(env_restarts or env_timeout))
+        pool = functools.partial(Workers, workers=count, restarts=env_restarts, timeout=env_timeout) if count else InProcess
         backend = pool(make, num_envs, mode or AutoresetMode.SAME_STEP)
     try:
         return AdaptedEnv(backend, device=device, seed=seed, max_episode_steps=max_episode_steps, validate=validate, first_env=first_env)
@@ -93,6 +98,12 @@ class AdaptedEnv(BatchedEnv):
         self.render_mode = backend.render_mode
         self._masked = self._knows_success = False
         self._interrupted = False      # the last step or reset failed or was interrupted: some envs may be a step ahead of others
+        self.waiting_since: float | None = None      # when the step or reset began that the envs have not finished (`time.monotonic`)
+
+    @property
+    def restarted(self) -> int:
+        """How often worker processes were started again."""
+        return self.backend.restarted
 
     @property
     def max_episode_steps(self) -> int | None:
@@ -117,9 +128,10 @@ class AdaptedEnv(BatchedEnv):
                 raise ValueError(f"reset_mask must be [{self.num_envs}] bool, got {list(mask.shape)} {mask.dtype}")
             if self._fresh or self._interrupted:
                 raise ValueError("reset_mask needs envs that have all been reset; call reset() once without it")
-        seed, self._interrupted = self._chosen_seed(seed), True
-        self.backend.reset(seed, options or None, mask)
-        self._fresh = self._interrupted = False
+        seed = self._chosen_seed(seed)
+        with self._waiting():
+            self.backend.reset(seed, options or None, mask)
+        self._fresh = False
         self.started.copy_(torch.as_tensor(self.backend.started))
         self.elapsed.masked_fill_(self.started, 0)
         info: dict[str, Any] = {}
@@ -133,9 +145,8 @@ class AdaptedEnv(BatchedEnv):
         if self._interrupted:
             raise RuntimeError("the last step or reset was interrupted before all envs had finished it; call reset()")
         backend, chosen = self.backend, self._checked_action(action).detach().cpu().numpy()
-        self._interrupted = True
-        ends = backend.step(chosen)
-        self._interrupted = False
+        with self._waiting():
+            ends = backend.step(chosen)
         terminated, truncated, done = self._tensors((backend.terminated, backend.truncated, backend.terminated | backend.truncated))
         obs, info = self._tensors(backend.obs), dict[str, Any]()
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -176,6 +187,16 @@ class AdaptedEnv(BatchedEnv):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.backend} on {self.device}>"
+
+    @contextlib.contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Around a step or reset of the envs."""
+        self._interrupted, self.waiting_since = True, time.monotonic()
+        try:
+            yield
+            self._interrupted = False
+        finally:
+            self.waiting_since = None
 
     def _check_open(self) -> None:
         if self.closed or self.backend.closed:
@@ -247,14 +268,18 @@ def _checked_spec(name: str, options: dict[str, Any]) -> registration.EnvSpec:
     return spec
 
 
-def _processes(workers: int | None, num_envs: int) -> int:
+def _processes(workers: int | None, num_envs: int, needed: bool) -> int:
+    """The number of worker processes. needed: there must be some, since restarts and time limits are theirs."""
     if workers is None:
         usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return 0 if num_envs == 1 or os.name != "posix" else min(num_envs, usable)
+        workers = usable if os.name == "posix" and (num_envs > 1 or needed) else 0
     if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 0:
         raise ValueError(f"workers must be a whole number of at least 0, got {workers!r}")
     if workers and os.name != "posix":
         raise ValueError("worker processes need Linux or macOS; use workers=0, or a gymnasium.vector.AsyncVectorEnv")
+    if needed and not workers:
+        raise ValueError(f"env_restarts and env_timeout need worker processes, got workers={workers}; use workers=1 or more, or leave them "
+                         "out")
     return min(int(workers), num_envs)
 
 

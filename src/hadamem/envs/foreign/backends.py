@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -29,6 +30,8 @@ class Backend(ABC):
     render_mode: str | None = None
     closed = False
     name = ""
+    restarted = 0                          # workers that were started again, in all
+    notify: Callable[[str], None]          # called with messages for the user
 
     obs: Any
     final: Any
@@ -38,6 +41,9 @@ class Backend(ABC):
     started: Any
     has_mask: Any
     action_mask: Any
+
+    def __init__(self) -> None:
+        self.notify = _warn
 
     @abstractmethod
     def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
@@ -58,6 +64,10 @@ class Backend(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close all envs."""
+
+    def waiting_for(self) -> str:
+        """The envs that the current call waits for."""
+        return self.name
 
     def __repr__(self) -> str:
         return f"{self.name} x {self.num_envs}"
@@ -86,6 +96,7 @@ class InProcess(GroupBackend):
     """Envs in this process, one after the other."""
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, mode: AutoresetMode):
+        super().__init__()
         self.num_envs, self.mode = num_envs, mode
         self.group = Group([make] * num_envs, 0, mode.name.lower())
         self.configure(self.group.describe())
@@ -102,6 +113,9 @@ class InProcess(GroupBackend):
     def render(self, i: int) -> Any:
         return self.group.render(i)
 
+    def waiting_for(self) -> str:
+        return f"env {self.group.current}"
+
     def close(self) -> None:
         self.closed = True
         self.group.close()
@@ -112,3 +126,7 @@ def seeds_of(seed: int | list[int] | None, num_envs: int) -> list[int | None]:
     if seed is None or isinstance(seed, int):
         return [None if seed is None else seed + i for i in range(num_envs)]
     return list(seed)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"hadamem: {text}", RuntimeWarning, stacklevel=5)

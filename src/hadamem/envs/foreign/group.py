@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Env, Space, spaces
 
-from .spaces import STORED, Leaf, check_same_spaces, choices, env_action, flat_mask, leaves
+from .spaces import STORED, Leaf, check_same_spaces, choices, env_action, flat_mask, leaves, read_flag, read_reward
 
 SAME_STEP, NEXT_STEP, DISABLED = "same_step", "next_step", "disabled"
 
@@ -29,6 +29,7 @@ class Group:
 
     def __init__(self, makers: Sequence[Callable[[], Env[Any, Any]]], first: int, mode: str):
         self.first, self.mode = first, mode
+        self.current = first                   # the env that is being stepped or reset
         self.envs: list[Env[Any, Any]] = []
         for i, make in enumerate(makers, first):
             with failures(i, "its construction"):
@@ -68,7 +69,7 @@ class Group:
         ends: dict[int, dict[str, Any]] = {}
         arrays, limit = self.arrays, int(self.arrays["limit"][0])
         for j, env in enumerate(self.envs):
-            i = self.first + j
+            i = self.current = self.first + j
             arrays["started"][i] = False
             if self.mode == NEXT_STEP and self.ended[j]:
                 arrays["reward"][i], arrays["terminated"][i], arrays["truncated"][i] = 0.0, False, False
@@ -77,13 +78,14 @@ class Group:
             action = env_action(env.action_space, arrays["action"][i])
             with failures(i, f"step({action!r})"):
                 obs, reward, terminated, truncated, info = env.step(action)
+                terminated, truncated = read_flag(terminated, "terminated"), read_flag(truncated, "truncated")
                 self._store(self.obs_leaves, i, obs)
-                self._store_mask(i, obs, info, bool(terminated or truncated))
-                arrays["reward"][i] = reward
+                self._store_mask(i, obs, info, terminated or truncated)
+                arrays["reward"][i] = read_reward(reward)
             self.elapsed[j] += 1
-            truncated = bool(truncated) or 0 < limit <= self.elapsed[j]
-            arrays["terminated"][i], arrays["truncated"][i] = bool(terminated), truncated
-            self.ended[j] = bool(terminated) or truncated
+            truncated = truncated or 0 < limit <= self.elapsed[j]
+            arrays["terminated"][i], arrays["truncated"][i] = terminated, truncated
+            self.ended[j] = terminated or truncated
             if self.ended[j]:
                 ends[i] = info
                 if self.mode == SAME_STEP:
@@ -102,7 +104,7 @@ class Group:
         self.envs = []
 
     def _reset(self, j: int, seed: int | None, options: dict[str, Any] | None) -> None:
-        i = self.first + j
+        i = self.current = self.first + j
         with failures(i, f"reset(seed={seed}, options={options})"):
             obs, info = self.envs[j].reset(seed=seed, options=options)
             self._store(self.obs_leaves, i, obs)

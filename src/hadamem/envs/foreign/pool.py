@@ -21,6 +21,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from .. import trees
 from .backends import GroupBackend, seeds_of
 from .group import EnvError, create
 from .spaces import check_same_spaces
@@ -51,101 +52,217 @@ class Workers(GroupBackend):
     collected, or when this process dies, also if an env hangs (see `worker.exit_with_parent` for the one exception).
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, mode: AutoresetMode, workers: int):
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int, mode: AutoresetMode, workers: int, restarts: int = 0,
+                 timeout: float | None = None):
+        """restarts: how many workers may be started again after they died or hung. timeout: seconds for a step or reset; None: no limit."""
         import cloudpickle
 
-        self.num_envs, self.mode = num_envs, mode
+        super().__init__()
+        self.num_envs, self.mode, self.restarts, self.timeout = num_envs, mode, restarts, timeout
+        _check_limits(restarts, timeout, mode)
         try:
-            payload = cloudpickle.dumps(make)
+            self.payload = cloudpickle.dumps(make)
         except Exception as error:
             raise TypeError(f"env cannot be sent to worker processes ({error}); pass workers=0, or what cloudpickle can pickle") from error
         self.parts = [(int(part[0]), len(part)) for part in np.array_split(np.arange(num_envs), workers)]      # first env, number of envs
         self.pending: set[int] = set()         # workers that have not answered yet
-        self.processes, self.connections = _start(workers)
+        self.seeds: list[int | None] = [None] * num_envs      # of the last reset
+        self.options: dict[str, Any] | None = None
+        self.processes, self.connections = list[subprocess.Popen[bytes]](), list[Connection]()
         self._end = weakref.finalize(self, _stop, self.processes, self.connections, os.getpid())
         try:
-            for connection, (first, count) in zip(self.connections, self.parts, strict=True):
-                connection.send((sys.path, sys.argv))
-                connection.send(("make", payload, count, first, mode.name.lower()))
-            self.pending = set(range(workers))
-            described = self._answers()
-            self._check_same(described)
+            for _ in range(workers):
+                process, connection = _start()
+                self.processes.append(process)
+                self.connections.append(connection)
+            for worker in range(workers):
+                self._send(worker, self._make(worker))
+            described = self._all(*self._answers())
+            for (first, _), other in zip(self.parts, described, strict=True):
+                self._check_same(first, other, described[0])
             self.configure(described[0])
-            size = create(self.observation_space, self.action_space, num_envs)[1]
-            with _memory(size) as memory:      # the file is deleted once all have mapped it
-                self.attach(create(self.observation_space, self.action_space, num_envs, mmap.mmap(memory.fileno(), size))[0])
-                self._ask("attach", num_envs, size, memory.name)
+            self.size = create(self.observation_space, self.action_space, num_envs)[1]
+            with _memory(self.size) as memory:      # the file is deleted once all have mapped it
+                self.attach(create(self.observation_space, self.action_space, num_envs, mmap.mmap(memory.fileno(), self.size))[0])
+                self._all(*self._ask("attach", num_envs, self.size, memory.name))
+                self.memory = os.dup(memory.fileno())      # for workers that are started again
+            self._forget = weakref.finalize(self, os.close, self.memory)
         except BaseException:
             self.close()
             raise
 
     def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
-        self._answers()      # drop those of an interrupted step
-        self._ask("reset", seeds_of(seed, self.num_envs), options, None if mask is None else mask.tolist())
+        self._replace(self._answers(self.timeout)[1])      # drop answers of an interrupted step
+        seeds = seeds_of(seed, self.num_envs)
+        self.seeds = [old if new is None else new for old, new in zip(self.seeds, seeds, strict=True)]
+        self.options = options
+        self._replace(self._ask("reset", seeds, options, None if mask is None else mask.tolist(), limit=self.timeout)[1])
 
     def step(self, action: np.ndarray) -> dict[int, dict[str, Any]]:
         self.arrays["action"][:] = action
+        before = trees.apply(np.copy, self.obs) if self.restarts else None      # a worker that dies may have overwritten some of them
+        parts, lost = self._ask("step", limit=self.timeout)
         ends: dict[int, dict[str, Any]] = {}
-        for part in self._ask("step"):
+        for part in parts:
             ends.update(part)
+        self._replace(lost)
+        for worker in lost:
+            ends.update(self._truncate(worker, before))
         return ends
 
     def render(self, i: int) -> Any:
-        self._answers()
+        self._all(*self._answers())
         worker = next(w for w, (first, count) in enumerate(self.parts) if first <= i < first + count)
         self._send(worker, ("render", i))
-        return self._answers()[0]
+        return self._all(*self._answers())[0]
+
+    def waiting_for(self) -> str:
+        silent = [worker for worker in sorted(self.pending) if not self.connections[worker].poll(0)]
+        return ", ".join(self._envs_of(worker) for worker in silent) or self.name
 
     def close(self) -> None:
         self.closed = True
         self._end()
+        if hasattr(self, "_forget"):
+            self._forget()
 
-    def _ask(self, *command: Any) -> list[Any]:
+    # --- commands and answers --------------------------------------------------------------------------------------
+
+    def _ask(self, *command: Any, limit: float | None = None) -> tuple[list[Any], dict[int, str]]:
+        """Send a command to all workers and wait for them: see `_answers`."""
         for worker in range(len(self.connections)):
             self._send(worker, command)
-        return self._answers()
+        return self._answers(limit)
 
     def _send(self, worker: int, command: Any) -> None:
         self.pending.add(worker)
-        with contextlib.suppress(OSError):      # it died: `_answers` raises the error
+        with contextlib.suppress(OSError):      # it died: `_answers` finds out
             self.connections[worker].send(command)
 
-    def _answers(self) -> list[Any]:
-        """Wait for the pending answers and return them in order of the workers. A worker is pending until its answer has arrived."""
-        answers, failed = [], ""
+    def _answers(self, limit: float | None = None) -> tuple[list[Any], dict[int, str]]:
+        """Wait for the pending answers. Returns them in order of the workers, and {worker: why} of those that died or took too long.
+
+        A worker is pending until its answer has arrived. limit: seconds. An env that raised an error is an EnvError here.
+        """
+        answers, lost, failed = list[Any](), dict[int, str](), ""
+        end = float("inf") if limit is None else time.monotonic() + limit
         for worker in sorted(self.pending):
+            kind, answer = "", None
             try:
-                if not self.connections[worker].poll(QUIET):
-                    warnings.warn(f"hadamem: {self._envs_of(worker)} have not answered for {QUIET:.0f} s; still waiting "
-                                  "(Ctrl-C twice ends a run)", RuntimeWarning, stacklevel=2)
-                self.connections[worker].poll(None)      # wait here: Ctrl-C inside recv could leave half a message in the pipe
-                kind, answer = self.connections[worker].recv()
+                if self._wait(worker, end):
+                    kind, answer = self.connections[worker].recv()
+                else:
+                    lost[worker] = f"did not answer within {limit:g} s (env_timeout)"
             except (EOFError, OSError):
-                kind, answer = "failed", self._death(worker)
+                lost[worker] = self._death(worker)
             self.pending.discard(worker)
             if kind == "failed":
-                failed = failed or answer
-            answers.append(answer)
+                failed = failed or str(answer)
+            elif kind:
+                answers.append(answer)
         if failed:
             self.close()
             raise EnvError(failed)
+        return answers, lost
+
+    def _wait(self, worker: int, end: float) -> bool:
+        """Wait for an answer until the time `end`. Not in recv: Ctrl-C there could leave half a message in the pipe."""
+        connection, left = self.connections[worker], max(0.0, end - time.monotonic())
+        if connection.poll(min(QUIET, left)):
+            return True
+        if left > QUIET:
+            warnings.warn(f"hadamem: {self._envs_of(worker)} have not answered for {QUIET:.0f} s; still waiting "
+                          "(Ctrl-C twice ends a run)", RuntimeWarning, stacklevel=3)
+        return connection.poll(None if end == float("inf") else max(0.0, end - time.monotonic()))
+
+    def _all(self, answers: list[Any], lost: dict[int, str]) -> list[Any]:
+        """The answers, if no worker was lost."""
+        for worker, why in lost.items():
+            self._give_up(worker, why)
         return answers
+
+    def _give_up(self, worker: int, why: str, more: str = "") -> None:
+        self.close()
+        raise EnvError(f"the worker process of {self._envs_of(worker)} {why}{more}; its error message, if any, is on stderr")
 
     def _death(self, worker: int) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.processes[worker].wait(PATIENCE)
         code = self.processes[worker].returncode
-        how = "closed its connection" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
-        return f"the worker process of {self._envs_of(worker)} {how}; its error message, if any, is on stderr"
+        return "closed its connection" if code is None else f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+    # --- restarts --------------------------------------------------------------------------------------------------
+
+    def _replace(self, lost: dict[int, str]) -> None:
+        """Start lost workers again, with new envs that are reset; an EnvError if no restarts are left."""
+        for worker, reason in lost.items():
+            why: str | None = reason
+            while why is not None:
+                if self.restarted == self.restarts:
+                    self._give_up(worker, why, f", and all {self.restarts} restarts (env_restarts) are used up" if self.restarts else "")
+                self.restarted += 1
+                told = f"the worker process of {self._envs_of(worker)} {why}: restarted with new episodes, {self.restarted} of " \
+                       f"{self.restarts} restarts used"
+                try:
+                    why = self._start_again(worker)
+                except BaseException:
+                    self.close()
+                    raise
+                self.notify(told)
+
+    def _start_again(self, worker: int) -> str | None:
+        """Replace the process of a worker. Returns None, or why the new one was lost as well."""
+        _end_process(self.processes[worker], time.monotonic())
+        self.connections[worker].close()
+        self.processes[worker], self.connections[worker] = _start(self.memory)
+        first = self.parts[worker][0]
+        # The seeds differ from those before, since these may lead to the same failure again.
+        seeds = [None if seed is None else int(np.random.SeedSequence([seed, self.restarted]).generate_state(1)[0] >> 1)
+                 for seed in self.seeds]
+        for command, limit in ((self._make(worker), None), (("attach", self.num_envs, self.size, self.memory), None),
+                               (("reset", seeds, self.options, None), self.timeout)):
+            self._send(worker, command)
+            answers, lost = self._answers(limit)
+            if lost:
+                return lost[worker]
+            if command[0] == "make":
+                self._check_same(first, answers[0], {"observation_space": self.observation_space, "action_space": self.action_space})
+        return None
+
+    def _truncate(self, worker: int, before: Any) -> dict[int, dict[str, Any]]:
+        """End the episodes that a worker took with it. before: the observations before the step. Returns the last infos."""
+        first, count = self.parts[worker]
+        rows = slice(first, first + count)
+
+        def put(final: np.ndarray, old: np.ndarray) -> np.ndarray:
+            final[rows] = old[rows]
+            return final
+
+        trees.apply(put, self.final, before)
+        self.reward[rows], self.terminated[rows], self.truncated[rows] = 0.0, False, True
+        return {i: {"env_restarted": True} for i in range(first, first + count)}
+
+    def _make(self, worker: int) -> tuple[Any, ...]:
+        """The command that makes the envs of a worker."""
+        first, count = self.parts[worker]
+        return "make", self.payload, count, first, self.mode.name.lower()
 
     def _envs_of(self, worker: int) -> str:
         first, count = self.parts[worker]
         return f"envs {first} to {first + count - 1}"
 
-    def _check_same(self, described: list[dict[str, Any]]) -> None:
-        one = described[0]
-        for (first, _), other in zip(self.parts, described, strict=True):
-            check_same_spaces(first, other["observation_space"], other["action_space"], 0, one["observation_space"], one["action_space"])
+    def _check_same(self, first: int, one: dict[str, Any], other: dict[str, Any]) -> None:
+        """Raise a ValueError if env `first`, described by `one`, has other spaces than env 0."""
+        check_same_spaces(first, one["observation_space"], one["action_space"], 0, other["observation_space"], other["action_space"])
+
+
+def _check_limits(restarts: int, timeout: float | None, mode: AutoresetMode) -> None:
+    if isinstance(restarts, bool) or not isinstance(restarts, (int, np.integer)) or restarts < 0:
+        raise ValueError(f"env_restarts must be a whole number of at least 0, got {restarts!r}")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"env_timeout must be None or seconds above 0, got {timeout!r}")
+    if restarts and mode is not AutoresetMode.SAME_STEP:
+        raise ValueError(f"env_restarts needs autoreset_mode='same_step', got {mode.name.lower()}; leave one of them out")
 
 
 def _memory(size: int) -> Any:
@@ -171,22 +288,21 @@ def _memory(size: int) -> Any:
                                 f"{tempfile.gettempdir()}: enlarge one (docker run --shm-size=...), use workers=0 or a smaller num_envs")
 
 
-def _start(workers: int) -> tuple[list[subprocess.Popen[bytes]], list[Connection]]:
+def _start(*files: int) -> tuple[subprocess.Popen[bytes], Connection]:
+    """A new worker, to which sys.path is sent already, and our end of its pipe. files: descriptors that it inherits."""
     environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **os.environ}
-    processes: list[subprocess.Popen[bytes]] = []
-    connections: list[Connection] = []
+    ours, theirs = Pipe()
     try:
-        for _ in range(workers):
-            ours, theirs = Pipe()
-            connections.append(ours)
-            with theirs:
-                processes.append(subprocess.Popen(
-                    [sys.executable, "-c", BOOT, str(Path(__file__).parent), str(theirs.fileno()), str(os.getpid()), str(PATIENCE)],
-                    stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), env=environment))
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", BOOT, str(Path(__file__).parent), str(theirs.fileno()), str(os.getpid()), str(PATIENCE)],
+                stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), *files), env=environment)
     except BaseException:
-        _stop(processes, connections, os.getpid())
+        ours.close()
         raise
-    return processes, connections
+    with contextlib.suppress(OSError):      # it died: the first answer says so
+        ours.send((sys.path, sys.argv))
+    return process, ours
 
 
 def _stop(processes: list[subprocess.Popen[bytes]], connections: list[Connection], parent: int) -> None:
@@ -198,11 +314,17 @@ def _stop(processes: list[subprocess.Popen[bytes]], connections: list[Connection
         connection.close()
     end = time.monotonic() + PATIENCE
     for process in processes:
-        for hurry in (process.terminate, process.kill):
-            try:
-                process.wait(max(0.01, end - time.monotonic()))
-                break
-            except subprocess.TimeoutExpired:
-                hurry()
-                end = max(end, time.monotonic() + 1.0)
-        process.wait()
+        end = _end_process(process, end)
+
+
+def _end_process(process: subprocess.Popen[bytes], end: float) -> float:
+    """Wait for a process until the time `end`, and then end it, by force if need be. Returns until when others may be waited for."""
+    for hurry in (process.terminate, process.kill):
+        try:
+            process.wait(max(0.01, end - time.monotonic()))
+            break
+        except subprocess.TimeoutExpired:
+            hurry()
+            end = max(end, time.monotonic() + 1.0)
+    process.wait()
+    return end

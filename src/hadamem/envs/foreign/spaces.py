@@ -153,3 +153,23 @@ def check_same_spaces(i: int, obs: Space[Any], act: Space[Any], j: int, other_ob
     for what, a, b in (("observation", obs, other_obs), ("action", act, other_act)):
         if a != b:
             raise ValueError(f"all envs must have the same {what} space, but env {i} has {a} and env {j} has {b}")
+
+
+def read_reward(value: Any) -> float:
+    """The reward of a step. numpy would read None as nan, and text as the number in it."""
+    if type(value) is float:
+        return value
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" or array.size != 1:
+        raise TypeError(f"reward must be a number, got {value!r}")
+    return float(array.reshape(()))
+
+
+def read_flag(value: Any, name: str) -> bool:
+    """`terminated` or `truncated` of a step."""
+    if type(value) is bool:
+        return value
+    array = np.asarray(value)
+    if array.dtype != bool or array.size != 1:
+        raise TypeError(f"{name} must be True or False, got {value!r}; wrap it in bool()")
+    return bool(array.reshape(()))

@@ -26,6 +26,7 @@ class Vector(Backend):
     """
 
     def __init__(self, env: gymnasium.vector.VectorEnv[Any, Any, Any], mode: AutoresetMode | None):
+        super().__init__()
         self.env, self.num_envs = env, env.num_envs
         self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
         check_spaces(self.observation_space, self.action_space)
@@ -65,6 +66,7 @@ class Vector(Backend):
         self.elapsed = np.where(self.started, 0, self.elapsed + 1)
         self.obs, self.reward = self._checked(obs, "step()"), _array(reward)
         self.terminated, self.truncated = _array(terminated), _array(truncated)
+        self._check_step()
         if self.steps:
             self.truncated = self.truncated | (self.elapsed >= self.steps)
         self.ended = over = self.terminated | self.truncated
@@ -79,6 +81,16 @@ class Vector(Backend):
         elif ends and self.mode is SAME_STEP:
             self.final, self.started, self.elapsed = self._final(info, over), over, np.where(over, 0, self.elapsed)
         return ends
+
+    def _check_step(self) -> None:
+        """Rewards are numbers, and flags are booleans."""
+        if self.reward.dtype.kind not in "fiub":
+            with failures(0, "step()"):
+                raise TypeError(f"reward must be an array of numbers, got {self.reward.dtype}")
+        for name in ("terminated", "truncated"):
+            if getattr(self, name).dtype != bool:
+                with failures(0, "step()"):
+                    raise TypeError(f"{name} must be an array of booleans, got {getattr(self, name).dtype}")
 
     def render(self, i: int) -> Any:
         frames = self.env.render()

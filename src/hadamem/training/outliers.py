@@ -1,0 +1,39 @@
+"""Rewards far outside what was seen before, which one faulty step of one env can produce. They are limited, counted and told."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FACTOR = 1000.0      # a reward counts at most this many times the largest one before
+
+
+class RewardLimit:
+    """Limits the rewards of a rollout to `FACTOR` times the largest magnitude before them.
+
+    In the first rollout, to as many times that of a typical env: the median over envs. As long as all rewards were 0 there is no limit. If
+    rewards really have grown, the limit grows with them, a factor each rollout. Works in place and does not wait for the GPU.
+    """
+
+    def __init__(self, device: torch.device):
+        self.largest = torch.zeros((), device=device)      # magnitude of a reward so far, after limiting
+        self.count = torch.zeros((), device=device)        # rewards of the last rollout that were limited
+        self.worst = torch.zeros((), device=device)        # magnitude of the largest of them
+        self.before = torch.zeros((), device=device)       # what they are compared with
+
+    def apply(self, reward: Tensor) -> None:
+        """Limit rewards [N, T]. Those that are not finite stay: they are dealt with elsewhere."""
+        size = torch.where(torch.isfinite(reward), reward.abs(), 0.0).to(self.largest.dtype)
+        usual = torch.maximum(self.largest, size.amax(1).median(0).values)
+        limit = torch.where(usual > 0, FACTOR * usual, torch.inf)
+        self.before.copy_(usual)
+        self.count.copy_((size > limit).sum())
+        self.worst.copy_(size.max())
+        reward.copy_(torch.where(size > limit, limit * reward.sign(), reward))
+        self.largest.copy_(torch.maximum(self.largest, size.clamp(max=limit).max()))
+
+    def numbers(self) -> dict[str, Tensor]:
+        """For a row of metrics: how many rewards were limited, the largest, and the largest before. nan if none was."""
+        nothing = torch.full_like(self.count, torch.nan)
+        return {name: torch.where(self.count > 0, x, nothing)
+                for name, x in (("outliers", self.count), ("outlier_reward", self.worst), ("usual_reward", self.before))}
