@@ -4,6 +4,7 @@ import pytest
 
 from hadamem.experiments import paper
 from hadamem.experiments.catalog import PAPER, PROTOCOLS, make_study
+from hadamem.experiments.own import grid
 from hadamem.experiments.running import check
 from hadamem.experiments.studies.popgym_table import TASKS, title
 from hadamem.experiments.study import MeasureTask
@@ -68,3 +69,9 @@ def test_the_protocol_best_is_for_popgym_alone():
     assert {task.config().network.memory for task in make_study("memory-size", protocol="best").runs} == {"shm"}
     with pytest.raises(ValueError, match=r"study 'credit' has no protocol 'best', only fair and release; popgym-table, .* have it"):
         make_study("credit", protocol="best")
+
+
+def test_seeds_without_end_are_refused():
+    for make in (lambda: make_study("learning", seeds=10**18), lambda: grid("mine", ["TMaze"], ["gru"], seeds=10**18)):
+        with pytest.raises(ValueError, match=r"seeds must be .*1000, got 1000000000000000000"):
+            make()

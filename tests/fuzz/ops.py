@@ -119,11 +119,10 @@ def call(op: str, given: dict[str, Any]) -> list[Tensor]:
     result = OPS[op](**given)
     outputs = [x for x in (result if isinstance(result, tuple) else (result,)) if x is not None]
     leaves = [x for x in given.values() if isinstance(x, Tensor) and x.requires_grad]
-    reached = [x for x in outputs if x.requires_grad]
-    if not leaves or not reached:
+    if not leaves or not any(x.requires_grad for x in outputs):
         return outputs
-    weights = Random(0)
-    loss = sum((x * values.noise(weights, tuple(x.shape)).to(x.device)).sum().abs() for x in reached)
+    parts = [(x * values.noise(Random(n), tuple(x.shape)).to(x.device)).sum() for n, x in enumerate(outputs)]
+    loss = sum(part.real for part in parts if part.requires_grad)
     grads = torch.autograd.grad(loss, leaves, allow_unused=True)
     return [x.detach() for x in outputs] + [torch.zeros_like(x) if g is None else g for g, x in zip(grads, leaves, strict=True)]
 

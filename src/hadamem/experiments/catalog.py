@@ -7,8 +7,8 @@ import inspect
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ..names import did_you_mean
-from .study import Study
+from ..names import did_you_mean, shorten
+from .study import MOST_SEEDS, Study
 
 
 class Entry(NamedTuple):
@@ -48,6 +48,9 @@ def make_study(name: str, *, protocol: str = "fair", quick: bool = False, budget
         raise ValueError(f"study {name!r} has no protocol {protocol!r}, only {' and '.join(entries[name].protocols)}; {have} have it")
     if not 0 < budget < float("inf"):
         raise ValueError(f"budget must be a positive factor, got {budget}")
+    seeds = options.get("seeds")
+    if seeds is not None and not 1 <= seeds <= MOST_SEEDS:
+        raise ValueError(f"seeds must be 1 to {MOST_SEEDS}, got {shorten(seeds)}")
     if quick and budget != 1.0:
         raise ValueError("--quick has a size of its own; leave out --budget")
     make = importlib.import_module(f".studies.{entries[name].module}", __package__).make

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..names import did_you_mean
+from ..names import did_you_mean, shorten
 from ..runs.folder import read_config
-from .study import SCORES, Study, TrainTask, check_evaluated
+from .study import MOST_SEEDS, SCORES, Study, TrainTask, check_evaluated
 
 KEYS = {      # of the YAML file, with what they mean
     "name": "of the study, and of its folder in studies/ (default: the file's name)",
@@ -95,6 +95,8 @@ def read_keys(file: Path, keys: Mapping[str, str], what: str, needed: Sequence[s
 
 def seed_list(seeds: Any) -> list[int]:
     """The seeds of a study: how many, or a list of them."""
+    if isinstance(seeds, int) and seeds > MOST_SEEDS:
+        raise ValueError(f"seeds must be at most {MOST_SEEDS}, got {shorten(seeds)}")
     numbers = list(range(seeds)) if isinstance(seeds, int) and not isinstance(seeds, bool) else seeds
     if not isinstance(numbers, Sequence) or not numbers or any(not isinstance(n, int) or isinstance(n, bool) for n in numbers):
         raise ValueError(f"seeds must be how many (at least 1) or a list of integers, got {seeds!r}")

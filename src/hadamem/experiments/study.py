@@ -13,6 +13,8 @@ from ..runs.config import TrainConfig, make_config
 
 SCORES = ("return", "success", "eval_return", "eval_success")
 
+MOST_SEEDS = 1000      # of a cell: a typing error must not make a study that never ends
+
 
 @dataclass(frozen=True)
 class TrainTask:

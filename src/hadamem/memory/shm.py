@@ -98,7 +98,7 @@ class SHM(Memory):
         for name, flag in flags.items():
             check_flag(name, flag)
         check_number("theta_init", theta_init)
-        if row_mode not in ROW_MODES:
+        if not isinstance(row_mode, str) or row_mode not in ROW_MODES:
             raise ValueError(f"unknown row_mode {row_mode!r}; choose from {', '.join(ROW_MODES)}")
         D, V, K = self.input_size, self.memory_size, self.key_size
         if input_norm and D == 1:
