@@ -16,6 +16,7 @@ from hadamem.cli import main
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.slow
 def test_it_runs(tmp_path):
     """examples/own_memory.py; own_agent.py is trained in tests/agents."""
     command = [sys.executable, str(EXAMPLES / "own_memory.py"), "--steps", "8000", "--out", str(tmp_path / "run")]

@@ -302,8 +302,11 @@ def test_the_scale_follows_the_targets():
     assert float(scale) == pytest.approx(200)
     ppo.rescale_values(torch.full((4, 5), float("nan")))
     assert float(scale) == pytest.approx(200)
-    ppo.rescale_values(torch.zeros(4, 5))
-    assert float(scale) == pytest.approx(200 * 0.9 ** 0.5)
+    ppo.rescale_values(torch.full((4, 5), 20.0))
+    assert float(scale) == pytest.approx((0.9 * 200 ** 2 + 0.1 * 20 ** 2) ** 0.5)
+    before = float(scale)
+    ppo.rescale_values(torch.full((4, 5), 0.2))
+    assert float(scale) == pytest.approx(before * 0.1 ** 0.5, rel=1e-3)      # it was far too large
 
 
 def test_time_is_counted_from_the_start_of_episodes():

@@ -33,7 +33,8 @@ def learn(env, memory, **settings):
     return [row for row in run.metrics if "eval_return" in row]
 
 
-@pytest.mark.parametrize(("memory", "least", "most"), [("gru", 0.9, 1.0), ("shm", 0.9, 1.0), ("none", 0.0, 0.8)])
+@pytest.mark.parametrize(("memory", "least", "most"), [pytest.param("gru", 0.9, 1.0, marks=pytest.mark.slow), ("shm", 0.9, 1.0),
+                                                         ("none", 0.0, 0.8)])
 def test_discrete_recall_needs_memory(memory, least, most):
     """A bit is shown at the first step of an episode, and asked for at its end."""
     sequences = {} if memory == "none" else {"sequence_length": 16, "batch_size": 16, "memory_size": 16, "memory_output_size": 16}

@@ -244,7 +244,7 @@ def test_every_card_is_equally_likely_at_every_place(name, episode):
     assert chi_square(pairs, expected) > 1e-3
 
 
-@pytest.mark.parametrize("episode", [0, 1])
+@pytest.mark.parametrize("episode", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_ships_are_placed_by_the_rules(episode):
     """Small boards, compared with a plain loop that draws until a ship fits."""
     n, size, ships = 20000, 4, (2, 3)

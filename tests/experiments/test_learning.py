@@ -11,6 +11,7 @@ from hadamem.training.trainer import Trainer
 from .studies import run
 
 
+@pytest.mark.slow
 def test_it_learns_and_reports(monkeypatch):
     monkeypatch.setattr("hadamem.experiments.everyday.EPISODES", 4)
     study = learning.make(quick=True, memories=["gru", "none"], tasks=["tmaze", "cartpole"])

@@ -7,7 +7,7 @@ import pytest
 from hadamem.cli import main
 from hadamem.experiments.catalog import PAPER
 
-FAST = ("clipping",)      # the others are slow: each starts several processes
+FAST = ("memory-elements",)      # the others are slow: each starts several processes
 
 
 @pytest.mark.parametrize("name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in PAPER])

@@ -145,7 +145,7 @@ def test_minimize(tmp_path):
     assert load_config(tmp_path / "a" / "best.yaml").algorithm.learning_rate == study.best_trial.params["ppo.learning_rate"]
 
 
-@pytest.mark.parametrize("killed_after", [0, 2, 11, 12])      # a trial takes 4 rounds
+@pytest.mark.parametrize("killed_after", [*(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2, 12)), 11])      # a trial takes 4 rounds
 def test_a_killed_sweep_does_the_same_trials(tmp_path, killed_after):
     sweep = sweep_of(trials=4)
     whole = run_sweep(sweep, tmp_path / "whole", jobs=1, launch=FakeRuns(bowl))

@@ -249,7 +249,8 @@ def test_a_layer_with_a_hook_is_called(variant):
     assert calls
 
 
-@pytest.mark.parametrize("variant", ["linear_attention", "fwp", "mlstm"])
+@pytest.mark.parametrize("variant", [pytest.param("linear_attention", marks=pytest.mark.slow), "fwp",
+                                     pytest.param("mlstm", marks=pytest.mark.slow)])
 def test_compiles_without_a_graph_break(variant):
     memory = make(variant, 5, 3, memory_size=4)
     x, reset = torch.randn(2, 70, 5), torch.rand(2, 70) < 0.1

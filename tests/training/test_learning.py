@@ -30,7 +30,7 @@ def test_tmaze_needs_memory():
     assert none < 0.65
 
 
-@pytest.mark.parametrize(("memory", "steps"), [("shm", 140_000), ("gru", 140_000)])
+@pytest.mark.parametrize(("memory", "steps"), [("shm", 140_000), pytest.param("gru", 140_000, marks=pytest.mark.slow)])
 def test_recall_of_the_card_before(memory, steps):
     """RepeatPrevious with k = 2: the suit of the card before the one on show."""
     assert learn("popgym/RepeatPreviousEasy", memory, steps, enough=0.9, env_options={"k": 2}, **ONE_STEP)[1] > 0.8

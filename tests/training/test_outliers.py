@@ -32,7 +32,7 @@ def test_learning_goes_on_after_an_outlier():
     """1e15 used to end learning, at a success of 0.6 or less."""
     Faulty.made = 0
     with pytest.warns(RuntimeWarning, match=r"a reward of magnitude 1e\+15 in iteration 3 is far outside what was seen before \(at most 1"):
-        run = hm.train(Faulty, "gru", env_options={"size": 1e15}, total_steps=24_000, num_envs=32, num_steps=32, workers=0, memory_size=16,
+        run = hm.train(Faulty, "gru", env_options={"size": 1e15}, total_steps=16_000, num_envs=32, num_steps=32, workers=0, memory_size=16,
                        device="cpu", quiet=True, log=())
     assert [row["iteration"] for row in run.metrics if "outliers" in row] == [3]
     assert run.summary()["success"] > 0.95

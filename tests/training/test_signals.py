@@ -38,7 +38,7 @@ def info(folder):
     return json.loads((folder / "run.json").read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_signal_ends_a_script_with_several_seeds(tmp_path, number):
     """After a checkpoint; the same call continues."""
     settings = {**SETTINGS, "total_steps": 100_000 * BATCH}

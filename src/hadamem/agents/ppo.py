@@ -197,11 +197,11 @@ class PPO(Agent):
     def rescale_values(self, target: Tensor) -> None:
         """Update the scale of the critic's output to the running root mean square of the value targets. Values stay the same.
 
-        It follows slowly, but fast if it is ten times too large, as after an outlier in the first rollout.
+        It follows slowly, but fast if it is a hundred times too large, as after an outlier in the first rollout.
         """
         square, before = target.square().mean(), self.value_square
         square = torch.where(torch.isfinite(square), square, before)
-        pace = torch.where(square < 0.01 * before, 0.9, 0.1)
+        pace = torch.where(square < 1e-4 * before, 0.9, 0.1)
         self.value_square.copy_(torch.where(before > 0, torch.lerp(before, square, pace), square))
         self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
 

@@ -157,7 +157,7 @@ def gone(pid, tries=100):
     return False
 
 
-@pytest.mark.parametrize("how", ["ends", "interrupted", "killed"])
+@pytest.mark.parametrize("how", [*(pytest.param(how, marks=pytest.mark.slow) for how in ("ends", "interrupted")), "killed"])
 def test_processes_end_with_the_parent(tmp_path, how):
     parent = script(tmp_path, "" if how == "ends" else "while True: env.step([0, 1])")
     obs, *pids = parent.stdout.readline().rsplit(maxsplit=2)
@@ -201,8 +201,9 @@ HANGS = """
 """
 
 
-@pytest.mark.parametrize("hang", ["while True: pass", "ctypes.CDLL(None).sleep(30)"], ids=["in Python", "in C"])
-@pytest.mark.parametrize("thread", [False, True])
+@pytest.mark.parametrize(("hang", "thread"), [
+    pytest.param(hang, thread, id=f"{where}-{thread}", marks=[] if (where, thread) == ("in C", False) else pytest.mark.slow)
+    for hang, where in (("while True: pass", "in Python"), ("ctypes.CDLL(None).sleep(30)", "in C")) for thread in (False, True)])
 def test_a_worker_that_hangs_ends_with_a_killed_parent(tmp_path, hang, thread):
     """Also if the thread that started it has ended."""
     text = textwrap.dedent(HANGS).format(hang=hang, step="thread.start(), thread.join()" if thread else "make()")
