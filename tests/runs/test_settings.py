@@ -480,3 +480,10 @@ def test_a_tuple_among_options_is_a_list_in_the_file(tmp_path):
     config = make_config(env_options={"shape": (2, [3, (4,)])})
     save_config(config, tmp_path / "config.yaml")
     check_same(load_config(tmp_path), config, tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [(float("inf"),), (float("nan"), 3), (2.5,), "2,x", [[]]])
+def test_sizes_that_are_no_whole_numbers(sizes):
+    with pytest.raises(ValueError, match="network.hidden_sizes must be whole numbers such as 256,256, got"):
+        make_config(agent="sac", hidden_sizes=sizes)
+    assert make_config(agent="sac", hidden_sizes=[2.0, "3"]).network.hidden_sizes == (2, 3)

@@ -76,8 +76,10 @@ class Setting(NamedTuple):
             return check_int(self.name, value)
         elif kind is tuple and isinstance(value, (tuple, list, str)):
             values = (value,) if isinstance(value, str) else tuple(value)
-            with contextlib.suppress(ValueError, TypeError):
-                return tuple(self.item(x) for x in values)
+            with contextlib.suppress(ValueError, TypeError, OverflowError):      # the last: of inf
+                items = tuple(self.item(x) for x in values)
+                if self.item is str or all(isinstance(x, str) or x == item for x, item in zip(values, items, strict=True)):
+                    return items
         elif kind is dict and isinstance(value, Mapping):
             return dict(value)
         elif kind in (bool, str) and isinstance(value, kind):
