@@ -484,6 +484,6 @@ def test_a_tuple_among_options_is_a_list_in_the_file(tmp_path):
 
 @pytest.mark.parametrize("sizes", [(float("inf"),), (float("nan"), 3), (2.5,), "2,x", [[]]])
 def test_sizes_that_are_no_whole_numbers(sizes):
-    with pytest.raises(ValueError, match="network.hidden_sizes must be whole numbers such as 256,256, got"):
+    with pytest.raises(ValueError, match=r"network.hidden_sizes must be whole numbers such as 256,256, got"):
         make_config(agent="sac", hidden_sizes=sizes)
     assert make_config(agent="sac", hidden_sizes=[2.0, "3"]).network.hidden_sizes == (2, 3)
