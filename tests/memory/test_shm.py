@@ -304,6 +304,7 @@ BAD_BUILD = {
     "calibration-no-bound": (dict(calibration="drift:"), ValueError, "bound of a calibration must be a number .* got ''"),
     "calibration-without-bound": (dict(calibration="fixed:2"), ValueError, "unknown calibration 'fixed:2'; choose from theta, exp, drift"),
     "calibration-module": (dict(calibration=nn.Linear(3, 3)), TypeError, "calibration must be a name"),
+    "calibration-function": (dict(calibration=len), TypeError, "calibration must be a name, .* len cannot be called so"),
     "calibration-number": (dict(calibration=3), TypeError, "calibration must be a name, a hm.Cal"),
     "clip": (dict(clip=0), ValueError, "clip must be positive"),
     "clip-array": (dict(clip=np.ones(3)), TypeError, "clip must be a positive number or None, got ndarray"),

@@ -463,7 +463,8 @@ def test_a_saved_config_with_another_memory_or_size(tmp_path):
     assert read(kept, "--memory", "gru").network.memory_output_size == 7
 
 
-@pytest.mark.parametrize("text", ["env: !!int TMaze", "seed: " + "9" * 5000, "seed: 2026-13-45", "learning_rate: 0x" + "f" * 5000])
+@pytest.mark.parametrize("text", ["env: !!int TMaze", "env: !!int ''", "env: !!bool x", "env: !!timestamp x", "seed: " + "9" * 5000,
+                                  "seed: 2026-13-45", "learning_rate: 0x" + "f" * 5000])
 def test_yaml_that_python_cannot_read(tmp_path, text):
     (tmp_path / "settings.yaml").write_text(text)
     with pytest.raises(ValueError, match=r"has a value that is not what it looks like: .*; put it in quotes|(seed|learning_rate) must be"):

@@ -74,7 +74,7 @@ def _read_config(path: str, known: Sequence[str]) -> dict[str, Any]:
     """Read settings from a JSON or YAML file; keys may be written with dashes."""
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:      # the latter: a name that no path may have, or no text
         raise UsageError(f"--config {path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     values = _parse(path, text)
     if not isinstance(values, dict):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from .. import lookup
-from ..names import close_names
+from ..names import close_names, shorten
 from .base import BatchedEnv
 
 
@@ -147,7 +147,7 @@ def _make_foreign(name: str, num_envs: int, options: dict[str, Any]) -> BatchedE
         near = close_names(name, TASKS, n=3)
         hint = (f"it was not found as 'module:Class': {missing}" if missing else f"did you mean {' or '.join(near)}?" if near else
                 f"hm.envs.list_envs() lists the tasks here, your own env class is 'module:Class' (also as --env module:Class), and {error}")
-        raise ValueError(f"unknown env {name!r}; {hint}") from error
+        raise ValueError(f"unknown env {shorten(name)}; {hint[:1000]}") from error
     ours = spec.kwargs.get("task") if spec.namespace == "hadamem" else None
     return foreign.adapt(name, num_envs, **options) if ours is None else make(ours, num_envs, **options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -317,13 +318,26 @@ def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:
         raise ValueError(f"{wanted}, got entries {int(rows.min())}..{int(rows.max())}")   # on a GPU the check would wait for the device
 
 
+def _check_takes(make: Callable[..., Any], D: int, V: int, K: int) -> None:
+    try:
+        inspect.signature(make).bind(D, V, K)
+    except TypeError as error:
+        raise TypeError("calibration must be a name, a hm.Calibration or a function of the sizes of input, value and key that makes one; "
+                        f"{getattr(make, '__name__', 'it')} cannot be called so: {error}") from error
+    except ValueError:      # a builtin without a signature
+        return
+
+
 def _build_calibration(calibration: Any, D: int, V: int, K: int, **theta: Any) -> Calibration:
     if isinstance(calibration, str):
         kind, options = find_calibration(calibration)
         if issubclass(kind, NeuralTheta):
             return kind(D, V, K, init=theta["init"])
         return kind(D, V, K, **theta, **options) if issubclass(kind, Theta) else kind(D, V, K)
-    built = calibration(D, V, K) if callable(calibration) and not isinstance(calibration, nn.Module) else calibration
+    built = calibration
+    if callable(calibration) and not isinstance(calibration, nn.Module):
+        _check_takes(calibration, D, V, K)
+        built = calibration(D, V, K)
     if not isinstance(built, Calibration):
         raise TypeError(f"calibration must be a name, a hm.Calibration or a function that makes one, got {type(built).__name__}")
     return built

@@ -40,7 +40,7 @@ def _construct(loader: Any, node: Any, path: Path) -> Any:
     """The values of a document; YAML leaves it to Python to find that a number or a date is none."""
     try:
         return loader.construct_document(node)
-    except (ValueError, OverflowError) as error:
+    except (ValueError, TypeError, ArithmeticError, LookupError, AttributeError) as error:      # "!!int ''", "!!bool x", "!!timestamp x"
         raise ValueError(f"{path} has a value that is not what it looks like: {clip_text(error, 200)}; put it in quotes") from error
 
 
