@@ -21,6 +21,11 @@ class Failure(AssertionError):
 
 def run(call: Callable[[], None]) -> str | None:
     """Call it. Returns what is wrong with how that ended, or None."""
+    wrong = _run(call)
+    return None if wrong is None else wrong.encode("utf-8", "backslashreplace").decode()      # to be printed
+
+
+def _run(call: Callable[[], None]) -> str | None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
