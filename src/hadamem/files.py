@@ -94,3 +94,12 @@ def sync_folder(folder: Path) -> None:
 def clip_text(error: BaseException, length: int = 300) -> str:
     """An error's message in one line."""
     return " ".join(str(getattr(error, "strerror", None) or error).split())[:length]
+
+
+def free_name(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, ... at which nothing is."""
+    number, found = 1, path
+    while found.exists():
+        number += 1
+        found = path.with_name(f"{path.name}-{number}")
+    return found

@@ -97,6 +97,10 @@ def test_a_run_goes_back_where_it_is_told_to(tmp_path):
     assert {"00000006.abandoned", "00000006"} <= set(names(tmp_path / "run" / "checkpoints"))
     with pytest.raises(ValueError, match=r"has no checkpoint '77'; it has: 6, "):
         train(config, tmp_path / "run", resume="77")
+    before = set(names(tmp_path / "run" / "checkpoints"))
+    train(config, tmp_path / "run", resume=str(int(min(name for name in before if name.isdecimal()))), notify=lambda text: None)
+    assert before <= set(names(tmp_path / "run" / "checkpoints"))      # nothing that was given up is lost
+    assert_same_runs(tmp_path / "run", tmp_path / "same")
 
 
 def test_a_changed_rate_is_allowed_and_recorded(tmp_path):
@@ -118,7 +122,7 @@ def candidate(number):
 
 
 def test_best_is_judged_by_the_episodes_after_it(tmp_path):
-    best = Best(tmp_path / "best", evaluated=False)
+    best = Best(tmp_path / "best")
     for number, returns in enumerate([(1.0, 1.0), (3.0, 3.0), (2.0, 2.0), (9.0,)]):
         best.wait(candidate(number))
         for value in returns:
@@ -126,16 +130,29 @@ def test_best_is_judged_by_the_episodes_after_it(tmp_path):
     found = checkpoint.read(tmp_path / "best")
     assert found.about["iteration"] == 1
     assert found.about["best"] == {"by": "return", "score": 3.0, "episodes": 20}
-    again = Best(tmp_path / "best", evaluated=False)      # another session
+    again = Best(tmp_path / "best")      # another session
     assert again.score == 3.0
     again.wait(candidate(7))
     again.end(latest=2.0)
-    assert read_score(tmp_path / "best") == 3.0
+    assert read_score(tmp_path / "best", {"by": "return"}) == 3.0
+    assert read_score(tmp_path / "best", {"by": "eval_return"}) == -math.inf      # another measure
     best.wait(candidate(8))                               # judges the one that waited with ten episodes
     assert checkpoint.read(tmp_path / "best").about["iteration"] == 3
     best.wait(candidate(9))                               # the one before has seen no episode, and stays first
     best.end(latest=10.0)
     assert checkpoint.read(tmp_path / "best").about["iteration"] == 9
+
+
+def test_an_outlier_does_not_make_a_checkpoint_the_best(tmp_path):
+    best = Best(tmp_path / "best")
+    best.wait(candidate(0))
+    best.see({"episodes": 20.0, "return": 1.0, "return_std": 0.1}, pytest.fail)
+    best.wait(candidate(1))
+    best.see({"episodes": 10.0, "return": 1.0, "return_std": 0.1, "outliers": 1.0, "outlier_reward": 1e9}, pytest.fail)
+    best.see({"episodes": 10.0, "return": 1e8, "return_std": 3e8}, pytest.fail)      # its episode ends
+    best.see({"episodes": 1.0, "return": 1e9, "return_std": 0.0}, pytest.fail)
+    best.see({"episodes": 10.0, "return": 2.0, "return_std": 0.1}, pytest.fail)
+    assert best.score == 1.5
 
 
 def test_best_is_judged_by_evaluations(tmp_path):

@@ -1,11 +1,14 @@
 """Rewards and observations far outside what was seen before, and rewards and flags of the wrong kind."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 import hadamem as hm
 from hadamem.agents.normalization import Normalizer
+from hadamem.agents.ppo import make_batch
 from hadamem.envs import EnvError
 from hadamem.training.outliers import RewardLimit
 
@@ -45,6 +48,11 @@ def test_limits():
     limit.apply(sparse)                                    # the first reward that is not 0 may have any size
     assert sparse.max() == 1e6
     limit = RewardLimit(torch.device("cpu"))
+    few = torch.zeros(8, 4)
+    few[:3, 1], few[3, 1] = 1.0, 1e15                      # most envs have none yet
+    limit.apply(few)
+    assert few.max() == 1000
+    limit = RewardLimit(torch.device("cpu"))
     reward = torch.ones(4, 8)
     reward[1, 2], reward[2, 0], reward[3, 1] = -1e15, torch.nan, torch.inf
     limit.apply(reward)
@@ -68,6 +76,31 @@ def test_one_observation_does_not_decide_about_the_scale():
     normalizer.update(y)
     assert 0.5 < float(normalizer.scale[0]) < 1.0
     assert float(normalizer.scale[1]) == 1.0
+    early = Normalizer(2, [(0, 1)])
+    early.update(y, first=True)
+    assert 0.3 < float(early.scale[0]) < 1.0
+
+
+def test_observations_that_are_not_finite_do_not_count():
+    normalizer = Normalizer(1, [(0, 1)])
+    x = 1000 + torch.randn(64, 1, generator=torch.Generator().manual_seed(0))
+    normalizer.update(x, first=True)
+    normalizer.update(torch.where(torch.arange(64)[:, None] % 2 > 0, x, torch.nan))
+    assert float(normalizer.mean) == pytest.approx(1000, abs=1)
+    assert float(normalizer.scale) == pytest.approx(1, rel=0.3)
+
+
+def test_a_rare_reward_is_no_outlier():
+    """The size of returns shrinks while there are no rewards; the first ones count fully all the same."""
+    config = hm.agents.PPOConfig(normalize_values=True, normalize_advantage="none", gae_lambda=1.0)
+    rollout = SimpleNamespace(reward=torch.tensor([[0.0, 1.0]]), done=torch.tensor([[False, True]]), extras={"value": torch.zeros(1, 2),
+                              "dist": None}, final={}, last={"value": torch.zeros(1)}, features=lambda: None, first=None, state=None,
+                              action=None, mask=None, usual_reward=torch.ones(1))
+    assert make_batch(rollout, config, size=torch.tensor(1e-3)).target[0, 1] == 1
+    rollout.reward[0, 1] = 1000.0
+    assert make_batch(rollout, config, size=torch.tensor(1e-3)).target[0, 1] == 30
+    rollout.usual_reward.zero_()
+    assert make_batch(rollout, config, size=torch.tensor(1e-3)).target[0, 1] == 1000
 
 
 class Wrong(Recall):
@@ -96,12 +129,13 @@ def test_rewards_and_flags_of_the_wrong_kind_are_refused(values, message):
 
 
 @pytest.mark.parametrize("values", [{"reward": np.float64(1)}, {"reward": 1}, {"reward": np.ones(())}, {"reward": torch.tensor(1.0)},
+                                    {"reward": torch.ones(1, dtype=torch.bfloat16, requires_grad=True)},
                                     {"terminated": np.bool_(False), "truncated": np.array([False])}])
 def test_numbers_and_flags_of_numpy_and_torch_are_taken(values):
     env = hm.envs.adapt(lambda: Wrong(**values), num_envs=2, workers=0)
     env.reset(seed=0)
     _, reward, terminated, _, _ = env.step(torch.zeros(2, dtype=torch.int64))
-    assert reward.tolist() == [float(values.get("reward", 0))] * 2
+    assert reward.tolist() == [1.0 if "reward" in values else 0.0] * 2
     assert terminated.tolist() == [False] * 2
 
 

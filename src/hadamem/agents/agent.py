@@ -80,6 +80,8 @@ class Rollout:
     next_obs: Any = None                 # for a replay, like obs: the observation after each step, the final one where the episode
     #                                      ended; [N, 1, ...] if each row is one episode: its final observation
     whole: bool = False                  # every row is exactly one episode, from its first step to its last
+    usual_reward: Tensor | None = None   # [N]: the largest magnitude of a reward so far, without outliers; the same for all envs. Without
+    #                                      a replay
 
     @property
     def done(self) -> Tensor:
@@ -257,10 +259,12 @@ class Agent(ABC):
         self.network.load_state_dict(weights)
 
     def not_finite(self, state: Mapping[str, Tensor] | None = None) -> str:
-        """Says which tensors of a state (default: its own) are not finite; "" if all are. Buffers may be infinite."""
+        """Says which tensors of a state (default: its own) are not finite; "" if all are. Buffers and plain tensors may be infinite."""
         modules = {name: part for name in self.saved if isinstance(part := getattr(self, name), nn.Module)}
-        buffers = {f"{name}.{key}" for name, part in modules.items() for key, _ in part.named_buffers()}
+        others = {f"{name}.{key}" for name, part in modules.items() for key, _ in part.named_buffers()}
+        others |= {name for name in self.saved if isinstance(getattr(self, name), Tensor)}
         found = {name: x for name, x in (self.state_dict() if state is None else state).items() if x.is_floating_point()}
-        bad = [(torch.isnan(x) if name in buffers else ~torch.isfinite(x)).any() for name, x in found.items()]
-        names = [name for name, flag in zip(found, torch.stack(bad).tolist() if bad else [], strict=True) if flag]
+        bad = [(torch.isnan(x) if name in others else ~torch.isfinite(x)).any() for name, x in found.items()]
+        flags = torch.stack([flag.to(bad[0].device) for flag in bad]).tolist() if bad else []      # one wait for a GPU
+        names = [name for name, flag in zip(found, flags, strict=True) if flag]
         return ", ".join(names[:2]) + (f" and {len(names) - 2} more" if len(names) > 2 else "")

@@ -43,14 +43,20 @@ class Normalizer(nn.Module):
         return torch.clamp((x - self.mean) * self.scale, -self.limit, self.limit)
 
     @torch.no_grad()
-    def update(self, x: Tensor) -> None:
-        """Add features [..., size] to the statistics. Vectors with numbers that are not finite are left out; outliers count less."""
+    def update(self, x: Tensor, first: bool = False) -> None:
+        """Add features [..., size] to the statistics. Vectors with numbers that are not finite are left out; outliers count less.
+
+        first: these are the first ones, so that outliers among them are judged by their own median.
+        """
         x = x.reshape(-1, x.shape[-1])
         good = torch.isfinite(x).all(-1, keepdim=True)
         n = good.sum()
-        x = torch.where(good, x, 0.0)
-        reach = torch.where((self.count > 0) & (self.square > 0), OUTLIER / self.scale, torch.inf)
-        x = torch.clamp(x, self.mean - reach, self.mean + reach)
+        centre, spread = self.mean, torch.where(self.square > 0, 1 / self.scale, 0.0)
+        if first:
+            centre = torch.where(good, x, torch.nan).nanmedian(0).values.nan_to_num()
+            spread = 1.5 * torch.where(good, (x - centre).abs(), torch.nan).nanmedian(0).values.nan_to_num()
+        reach = torch.where(spread > 0, OUTLIER * spread, torch.inf)
+        x = torch.where(good, torch.clamp(x, centre - reach, centre + reach), 0.0)
         mean = x.sum(0) / n.clamp(min=1)
         square = torch.where(good, x - mean, 0.0).square().sum(0)
         total = self.count + n

@@ -26,7 +26,7 @@ from .networks import ActorCritic
 from .optimizers import Adam
 from .returns import compute_gae, reward_density, rising_gamma
 
-OUTLIER = 30.0       # an advantage counts at most this many times the usual size of returns
+OUTLIER = 30.0       # an advantage counts at most this many times the usual size of returns, or the largest reward
 JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
 
 
@@ -160,7 +160,7 @@ class PPO(Agent):
         self.skipped.zero_()
         self.prepare()
         if progress.env_steps == 0:      # the policy is still almost uniform, so that it matters little that it acted on other features
-            self.observe()
+            self.observe(first=True)
         sets = torch.stack(list(minibatches(len(self.rollout.reward), self.config, generator))).to(self.chosen.device)
         for chosen in sets:
             self.chosen.copy_(chosen)
@@ -179,10 +179,10 @@ class PPO(Agent):
                 self.dense.copy_(reward_density(self.rollout.reward) > 0.5)
             self.gamma.copy_(torch.where(self.dense > 0, rising_gamma(config.gamma, progress.fraction), config.gamma))
 
-    def observe(self) -> None:
+    def observe(self, first: bool = False) -> None:
         """Add the features of the rollout to the statistics that scale them."""
         if self.network.normalizer is not None:
-            self.network.normalizer.update(self.batch.features)
+            self.network.normalizer.update(self.batch.features, first)
 
     @torch.no_grad()
     def prepare(self) -> None:
@@ -243,8 +243,9 @@ def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None,
     value = rollout.extras["value"]
     advantage = compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
                             config.gamma if gamma is None else gamma, config.gae_lambda)
-    if config.normalize_values:      # there is a usual size of returns: a single reward far outside it must not decide about everything
-        limit = torch.where(torch.as_tensor(size) > 0, OUTLIER * size, torch.inf)
+    if config.normalize_values and rollout.usual_reward is not None:      # a reward far outside must not decide about everything
+        returns, reward = torch.as_tensor(size, dtype=advantage.dtype, device=advantage.device), rollout.usual_reward[0]
+        limit = torch.where((returns > 0) & (reward > 0), OUTLIER * torch.maximum(returns, reward), torch.inf)
         advantage = torch.where(advantage.abs() > limit, limit * advantage.sign(), advantage)      # nan stays
     target = advantage + value
     if config.normalize_advantage == "batch":

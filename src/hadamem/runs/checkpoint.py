@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .._version import __version__
-from ..files import clear_leftovers, clip_text, sync_folder, write_through
+from ..files import clear_leftovers, clip_text, free_name, sync_folder, write_through
 from ..lookup import from_file
 from .chunks import Chunked, ChunkStore
 from .files import CheckpointError, LinkError, inside
@@ -180,9 +180,7 @@ class Checkpoints:
         """Prepare for a run that continues here: rename later checkpoints, and remove what a crash left half-written."""
         for path in list(self.paths()):
             if int(path.name) > iteration:
-                aside = path.with_name(f"{path.name}.{ending}")
-                shutil.rmtree(aside, ignore_errors=True)
-                path.rename(aside)
+                path.rename(free_name(path.with_name(f"{path.name}.{ending}")))
         clear_leftovers(self.folder)
         self._drop_chunks()
 

@@ -93,8 +93,9 @@ class RunFolder:
 
     def begin(self, config: TrainConfig, changed: Mapping[str, Any], **facts: Any) -> None:
         """Write the settings and the status "running". changed: `changed_settings` of a resumed run. facts: more entries of run.json."""
-        save_config(config, self.path / CONFIG)
         before = read_info(self.path)
+        if not before:
+            save_config(config, self.path / CONFIG)
         self.info = {"format": FORMAT, "status": "running", "env": config.env, "agent": config.agent, "memory": config.network.memory,
                      "seed": config.seed, **facts, "started": before.get("started", now()), "ended": None,
                      "resumed": before.get("resumed", []), "versions": versions()}
@@ -102,6 +103,7 @@ class RunFolder:
             entry = {"time": now(), "iteration": facts.get("iterations", 0), **({"changed": dict(changed)} if changed else {})}
             self.info["resumed"] = [*self.info["resumed"], entry]
         self.note()
+        save_config(config, self.path / CONFIG)      # after the record of what changed in it
 
     def note(self, **facts: Any) -> None:
         """Add entries to run.json."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..files import sync_folder, write_file, write_text
+from ..files import free_name, sync_folder, write_file, write_text
 from .files import inside
 
 TIMES = ("seconds", "rollout_seconds", "update_seconds", "eval_seconds", "elapsed")      # these differ between otherwise identical runs
@@ -86,14 +86,19 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return [row for _, _, row in read_lines(path) if row is not None]
 
 
-def cut_back(path: Path, iteration: int, say: Callable[[str], None], seal: Mapping[str, Any] | None = None,
-             keep: bool = False) -> dict[str, Any] | None:
+def keep_later(path: Path, iteration: int) -> None:
+    """Keep a copy of the file if it has rows after an iteration, which are about to be given up."""
+    latest = max((row["iteration"] for row in read_rows(path) if isinstance(row.get("iteration"), int)), default=iteration)
+    if latest > iteration:
+        write_file(free_name(path.with_name(f"{path.stem}.until-{latest}{path.suffix}")), path.read_bytes())
+
+
+def cut_back(path: Path, iteration: int, say: Callable[[str], None], seal: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """Drop the rows after an iteration, and damaged ones, of which `say` is told. Returns the last row that is kept.
 
-    seal: of the rows up to that iteration; `say` is told if they have changed. keep: keep a copy of the file if there are later rows.
+    seal: of the rows up to that iteration; `say` is told if they have changed.
     """
     last: dict[str, Any] | None = None
-    latest = iteration
     lines, damaged = list[str](), list[int]()
     for number, line, row in read_lines(path):
         if row is None or not isinstance(row.get("iteration", math.inf), (int, float)):
@@ -101,10 +106,6 @@ def cut_back(path: Path, iteration: int, say: Callable[[str], None], seal: Mappi
         elif row.get("iteration", math.inf) <= iteration:
             lines.append(line + "\n")
             last = row
-        else:
-            latest = max(latest, int(row["iteration"]))
-    if keep and latest > iteration:
-        write_file(path.with_name(f"{path.stem}.until-{latest}{path.suffix}"), path.read_bytes())
     if damaged:
         kept = path.with_name(f"{path.name}.damaged")
         write_file(kept, path.read_bytes())

@@ -6,6 +6,7 @@ after it, since these were played with its weights; so is the state at the start
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..files import free_name
 from ..runs import checkpoint
 from ..runs.files import CheckpointError
 
@@ -29,20 +31,23 @@ class Candidate(NamedTuple):
 class Best:
     """Keeps the best checkpoint of a run in `folder`. Call `see` with every row of metrics and `wait` with every checkpoint."""
 
-    def __init__(self, folder: Path, evaluated: bool):
-        """evaluated: judge by evaluations."""
-        self.folder, self.evaluated = folder, evaluated
-        self.score = read_score(folder)
+    def __init__(self, folder: Path, evaluated: Mapping[str, Any] | None = None):
+        """evaluated: judge by evaluations with these settings; None: there are none."""
+        self.folder, self.evaluated = folder, evaluated is not None
+        self.measure = {"by": "eval_return", **evaluated} if evaluated is not None else {"by": "return"}
+        self.score = read_score(folder, self.measure)
+        self._outlier = math.inf                    # magnitude of the smallest reward that was called one
         self._waiting: Candidate | None = None      # to be judged
         self._newest: Candidate | None = None
         self._episodes = self._total = 0.0          # since `_waiting`
 
     def see(self, row: Mapping[str, Any], make: Callable[[], Candidate]) -> None:
-        """A row of metrics. make: makes a checkpoint of the state after it."""
+        """A row of metrics. make: makes a checkpoint of the state after it. Returns with outliers in them are not counted."""
+        self._outlier = min(self._outlier, row.get("outlier_reward", math.inf))
         if self.evaluated:
-            if row.get("eval_return", -math.inf) > self.score:
+            if row.get("eval_return", -math.inf) > self.score and self._plausible(row, "eval_"):
                 self._keep(make(), row["eval_return"], row.get("eval_episodes", 0))
-        elif self._waiting is not None and row.get("episodes") and "return" in row:
+        elif self._waiting is not None and row.get("episodes") and "return" in row and self._plausible(row, ""):
             self._episodes += row["episodes"]
             self._total += row["episodes"] * row["return"]
             if self._episodes >= EPISODES:
@@ -75,19 +80,36 @@ class Best:
             self._keep(self._waiting, score, self._episodes)
         self._waiting, self._episodes, self._total = None, 0.0, 0.0
 
+    def _plausible(self, row: Mapping[str, Any], prefix: str) -> bool:
+        """Whether no episode of the row can hold an outlier: none is that far from their mean, or from 0 if there is only one."""
+        count = row.get(f"{prefix}episodes", 0)
+        far = abs(row[f"{prefix}return"]) if count <= 1 else row.get(f"{prefix}return_std", 0.0) * count ** 0.5
+        return far < 0.5 * self._outlier
+
     def _exists(self) -> bool:
         return (self.folder / checkpoint.ABOUT).is_file()
 
     def _keep(self, candidate: Candidate, score: float | None, episodes: float) -> None:
-        by = "eval_return" if self.evaluated else "return"
         about = {name: x for name, x in candidate.about.items() if name != "chunks"}      # the replay stays with the newest checkpoints
-        checkpoint.write(self.folder, candidate.tensors, {**about, "best": {"by": by, "score": score, "episodes": round(episodes)}})
+        checkpoint.write(self.folder, candidate.tensors, {**about, "best": {**self.measure, "score": score, "episodes": round(episodes)}})
         self.score = -math.inf if score is None else score
 
 
-def read_score(folder: Path) -> float:
-    """The score of the best checkpoint; -inf if there is none."""
+def read_score(folder: Path, measure: Mapping[str, Any]) -> float:
+    """The score of the best checkpoint; -inf if there is none, or if it was measured in another way."""
     try:
-        return float(checkpoint.read_about(folder)["best"]["score"])
+        found = checkpoint.read_about(folder)["best"]
+        same = {name: found[name] for name in measure} == json.loads(json.dumps(measure))
+        return float(found["score"]) if same else -math.inf
     except (CheckpointError, KeyError, TypeError, ValueError):
         return -math.inf
+
+
+def set_aside(folder: Path, iteration: int) -> None:
+    """Rename the best checkpoint if a run goes back to before it, since it is of another course of the run then."""
+    try:
+        later = int(checkpoint.read_about(folder)["iteration"]) > iteration
+    except (CheckpointError, KeyError, TypeError, ValueError):
+        return
+    if later:
+        folder.rename(free_name(folder.with_name(f"{folder.name}.abandoned")))

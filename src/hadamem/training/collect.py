@@ -7,6 +7,7 @@ The noise of the actions is drawn beforehand and depends only on the run's seed 
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
 
 import torch
@@ -46,6 +47,7 @@ class Collector:
         self.ended = torch.zeros(len(EPISODES), dtype=torch.float64, device=device)
         self.knows_success = False
         self.limit = RewardLimit(torch.device(device))
+        self.waiting_since: float | None = None      # when the step began that the env has not finished (`time.monotonic`)
         self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(self.dtype)
         self.rollout = self._allocate(whole, next_obs)
 
@@ -75,7 +77,9 @@ class Collector:
             if r.mask is not None and mask is not None:
                 r.mask[:, t] = mask
             taken = agent.actions.to_env(action)
+            self.waiting_since = time.monotonic()
             obs, reward, terminated, truncated, info = self.env.step(taken)
+            self.waiting_since = None
             r.reward[:, t], r.terminated[:, t], r.truncated[:, t] = reward, terminated, truncated
             done = terminated | truncated
             if r.terminal is not None:
@@ -83,6 +87,8 @@ class Collector:
             if self.next_obs == "all" or (self.next_obs == "last" and t == self.steps - 1):
                 _write(r.next_obs, t if self.next_obs == "all" else 0, info["final_obs"])
             paid = reward.to(self.previous_reward.dtype)
+            if self.inputs.previous_reward:      # as `features` will see it
+                paid = torch.clamp(paid, self.limit.low, self.limit.high)
             if r.final:
                 self._record_final(t, info["final_obs"], taken, paid, state, truncated & ~terminated)
             self._count(reward, done, info)
@@ -115,7 +121,7 @@ class Collector:
     def set_state(self, state: dict[str, Tensor], iteration: int = 0) -> None:
         """Restore a state of `get_state`, taken before an iteration. An env that cannot be restored starts new episodes."""
         if "largest_reward" in state:      # older versions did not save it
-            self.limit.largest.copy_(state["largest_reward"])
+            self.limit.restore(state["largest_reward"])
         if not self.env.unwrapped.restorable:
             self._restart(iteration)
             return
@@ -149,6 +155,7 @@ class Collector:
             next_obs=None if next_obs == "none" else trees.apply(room if next_obs == "all" else once, self.obs),
             next_mask=None if self.mask is None else self.mask.clone(), terminal=None if next_obs == "none" else room(self.first),
             whole=whole, previous_reward=self.previous_reward.clone(),
+            usual_reward=self.limit.before.expand(n) if next_obs == "none" else None,
             make_features=functools.partial(sequence_features, self.inputs, agent.actions, self.dtype),
         )
 

@@ -11,8 +11,8 @@ FACTOR = 1000.0      # a reward counts at most this many times the largest one b
 class RewardLimit:
     """Limits the rewards of a rollout to `FACTOR` times the largest magnitude before them.
 
-    In the first rollout, to as many times that of a typical env: the median over envs. As long as all rewards were 0 there is no limit. If
-    rewards really have grown, the limit grows with them, a factor each rollout. Works in place and does not wait for the GPU.
+    In the first rollout, to as many times that of a typical env: the median over envs with rewards. As long as all rewards were 0 there is
+    no limit. If rewards really have grown, the limit grows with them, a factor each rollout. Works in place, without waiting for the GPU.
     """
 
     def __init__(self, device: torch.device):
@@ -20,17 +20,31 @@ class RewardLimit:
         self.count = torch.zeros((), device=device)        # rewards of the last rollout that were limited
         self.worst = torch.zeros((), device=device)        # magnitude of the largest of them
         self.before = torch.zeros((), device=device)       # what they are compared with
+        self.low = torch.full((), -torch.inf, device=device)      # limits of the next rollout
+        self.high = torch.full((), torch.inf, device=device)
+
+    def restore(self, largest: Tensor) -> None:
+        """Continue from a saved `largest`."""
+        self.largest.copy_(largest)
+        self._set_limits()
 
     def apply(self, reward: Tensor) -> None:
         """Limit rewards [N, T]. Those that are not finite stay: they are dealt with elsewhere."""
         size = torch.where(torch.isfinite(reward), reward.abs(), 0.0).to(self.largest.dtype)
-        usual = torch.maximum(self.largest, size.amax(1).median(0).values)
+        most = size.amax(1)
+        typical = torch.where(most > 0, most, torch.nan).nanmedian(0).values.nan_to_num()
+        usual = torch.maximum(self.largest, typical)
         limit = torch.where(usual > 0, FACTOR * usual, torch.inf)
         self.before.copy_(usual)
         self.count.copy_((size > limit).sum())
         self.worst.copy_(size.max())
         reward.copy_(torch.where(size > limit, limit * reward.sign(), reward))
         self.largest.copy_(torch.maximum(self.largest, size.clamp(max=limit).max()))
+        self._set_limits()
+
+    def _set_limits(self) -> None:
+        self.high.copy_(torch.where(self.largest > 0, FACTOR * self.largest, torch.inf))
+        self.low.copy_(-self.high)
 
     def numbers(self) -> dict[str, Tensor]:
         """For a row of metrics: how many rewards were limited, the largest, and the largest before. nan if none was."""

@@ -17,9 +17,9 @@ from ..runs.config import from_dict, to_dict
 from ..runs.files import CheckpointError, inside
 from ..runs.folder import BEST, RunFolder, changed_settings, check_same, describe_device, is_run, load_config, read_info
 from ..runs.logs import Logs
-from ..runs.metrics import MetricsLog, cut_back
+from ..runs.metrics import MetricsLog, cut_back, keep_later
 from ..runs.spaces import build_space
-from .best import Best, Candidate
+from .best import Best, Candidate, set_aside
 from .evaluate import check_fit
 from .evaluating import Evaluator
 from .outliers import FACTOR
@@ -64,16 +64,21 @@ class Session:
         back = bool(resume) and self._restore(disk, resume)
         changed = changed_settings(load_config(disk.path), config) if is_run(disk.path) else {}
         self.logs = Logs(disk.path, config, trainer.env_steps, read_info(disk.path).get("logs", {}), self.say)      # may raise
-        if not back:
+        if back or read_info(disk.path).get("diverged"):
+            keep_later(disk.metrics, trainer.iterations)
+        if back:
+            set_aside(disk.path / BEST, trainer.iterations)
+        else:
             self._announce(disk, changed)
         self.checkpoints.continue_after(trainer.iterations, "abandoned" if back else "damaged")
-        last = cut_back(disk.metrics, trainer.iterations, self.say, self.seal, keep=back)
+        last = cut_back(disk.metrics, trainer.iterations, self.say, self.seal)
         self.before = 0.0 if last is None else last.get("elapsed", 0.0)
         self.log = MetricsLog(disk.metrics)
         if back:
             self.save()                      # from now on it is the newest checkpoint, however this session ends
             self._announce(disk, changed)
-        self.best = Best(disk.path / BEST, bool(config.eval_every))
+        how = {"env_options": config.eval_env_options, "deterministic": config.eval_deterministic} if config.eval_every else None
+        self.best = Best(disk.path / BEST, how)
         self.best.wait(self._candidate())
         self.start = time.monotonic()
 
@@ -192,6 +197,8 @@ class Session:
         places = _find(disk.path, list(self.checkpoints.paths()), wanted, must=resume is not True)
         found = self.checkpoints.newest(self.say, load=trainer.replay, check=check, paths=places)
         if found is None:
+            if places and resume not in (True, "newest"):
+                raise ValueError(f"the checkpoint {wanted!r} of {disk.path} is damaged; leave out --from (resume=True) to use another")
             if places:
                 raise ValueError(f"all checkpoints of {disk.path} are damaged; to train again, move the folder away or choose a new name")
             self.say(f"{disk.path} has no checkpoint yet: the run starts from the beginning")

@@ -51,8 +51,7 @@ class Waiting:
         for env in self.envs:
             if getattr(env, "waiting_since", None) is not None:
                 return env.waiting_since
-        acting = self.trainer.acting and not hasattr(self.envs[0], "waiting_since")
-        return float("-inf") if acting else None      # a batched env: it is not known when the step began
+        return self.trainer.collector.waiting_since      # of a batched env
 
     def whom(self) -> str:
         """The envs that have not answered."""
@@ -110,6 +109,7 @@ class Signals:
             self._alarm = False
             if self._overdue() and self.waiting is not None and self.number is not None:      # it may have answered since
                 self.hung = f"{self.waiting.whom()} did not answer for {STOP_WITHIN:g} s after the signal"
+                self.waiting = None      # only once
                 raise Stopped(self.number)
             return
         if self.number is not None and number == HANGUP:      # a closed terminal may send it twice

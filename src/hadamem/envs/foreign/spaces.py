@@ -156,20 +156,26 @@ def check_same_spaces(i: int, obs: Space[Any], act: Space[Any], j: int, other_ob
 
 
 def read_reward(value: Any) -> float:
-    """The reward of a step. numpy would read None as nan, and text as the number in it."""
-    if type(value) is float:
-        return value
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub" or array.size != 1:
+    """The reward of a step: a number, or an array or tensor of one. numpy would read None as nan, and text as the number in it."""
+    found = _single(value)
+    if type(found) not in (float, int, bool):
         raise TypeError(f"reward must be a number, got {value!r}")
-    return float(array.reshape(()))
+    return float(found)
 
 
 def read_flag(value: Any, name: str) -> bool:
-    """`terminated` or `truncated` of a step."""
-    if type(value) is bool:
-        return value
-    array = np.asarray(value)
-    if array.dtype != bool or array.size != 1:
+    """`terminated` or `truncated` of a step: a boolean, or an array or tensor of one."""
+    found = _single(value)
+    if type(found) is not bool:
         raise TypeError(f"{name} must be True or False, got {value!r}; wrap it in bool()")
-    return bool(array.reshape(()))
+    return found
+
+
+def _single(value: Any) -> Any:
+    """The Python value of an array or tensor with one entry, on any device; others as they are."""
+    if type(value) in (float, bool, int) or not hasattr(value, "item"):
+        return value
+    try:
+        return value.item()
+    except (TypeError, ValueError, RuntimeError):      # several entries
+        return value
