@@ -98,7 +98,8 @@ class SHM(Memory):
         flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut}
         for name, flag in flags.items():
             check_flag(name, flag)
-        check_number("theta_init", theta_init)
+        if check_number("theta_init", theta_init) < 0:
+            raise ValueError(f"theta_init must be 0 or more, got {theta_init}; it is a scale of random numbers")
         if not isinstance(row_mode, str) or row_mode not in ROW_MODES:
             raise ValueError(f"unknown row_mode {row_mode!r}; choose from {', '.join(ROW_MODES)}")
         D, V, K = self.input_size, self.memory_size, self.key_size
