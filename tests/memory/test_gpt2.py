@@ -300,3 +300,10 @@ def test_captured_in_a_cuda_graph(rule):
         want, got, graph = captured(lambda: memory(x, past, reset), warm_up=2)
         graph.replay()
     torch.testing.assert_close(got, want)
+
+
+def test_a_past_window_that_is_no_name():
+    with pytest.raises(ValueError, match="unknown past_window"):
+        hm.make_memory("gpt2", 3, 2, memory_size=4, past_window=[1, 2])
+    with pytest.raises(ValueError, match="unknown past_window array"):
+        hm.make_memory("gpt2", 3, 2, memory_size=4, past_window=torch.ones(3).numpy())

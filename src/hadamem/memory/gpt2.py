@@ -58,7 +58,7 @@ class GPT2(Memory):
             raise ValueError(f"heads must divide memory_size={width}, got heads={heads}; change one of them")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {dropout}")
-        if past_window not in PAST_WINDOW:
+        if not isinstance(past_window, str) or past_window not in PAST_WINDOW:
             raise ValueError(f"unknown past_window {past_window!r}; choose from {', '.join(PAST_WINDOW)}")
         self.map = nn.Linear(self.input_size, width)
         self.blocks = nn.ModuleList(Block(width, self.heads, dropout) for _ in range(self.layers))
