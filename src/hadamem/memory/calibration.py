@@ -66,7 +66,7 @@ class Theta(Calibration):
 
     def __init__(self, input_size: int, value_size: int, key_size: int, *, rows: int = 128, row_mode: str = "first", init: float = 1.0):
         super().__init__()
-        if row_mode not in ROW_MODES:
+        if not isinstance(row_mode, str) or row_mode not in ROW_MODES:
             raise ValueError(f"unknown row_mode {row_mode!r}; choose from {', '.join(ROW_MODES)}")
         self.row_mode, self.init = row_mode, init
         self.ticks = None if row_mode == "first" else row_mode

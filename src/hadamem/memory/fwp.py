@@ -42,7 +42,7 @@ class FWP(MatrixMemory):
     def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 128, *, variant: str = "delta",
                  input_norm: bool = True, backend: str = "auto"):
         super().__init__(input_size, output_size, memory_size, backend)
-        if variant not in VARIANTS:
+        if not isinstance(variant, str) or variant not in VARIANTS:
             raise ValueError(f"unknown variant {variant!r}; choose from {', '.join(VARIANTS)}")
         D, H = self.input_size, self.memory_size
         self.variant, delta = variant, variant == "delta"
