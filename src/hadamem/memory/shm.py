@@ -145,7 +145,7 @@ class SHM(Memory):
         chosen = dict(options)
         if options.get("key_size", 0) is None and "memory_size" in options:
             chosen["key_size"] = options["memory_size"]
-        if options.get("clip") == "auto" and "calibration" in options:
+        if isinstance(options.get("clip"), str) and options["clip"] == "auto" and "calibration" in options:
             chosen["clip"] = _auto_clip(options["calibration"])
         return chosen
 

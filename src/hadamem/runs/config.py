@@ -160,7 +160,7 @@ def spell_out(network: Any) -> Any:
             continue
         size = getattr(network, f"{memory}_size")
         options = resolve_options(name, {**({} if size is None else {"memory_size": size}), **getattr(network, f"{memory}_options")})
-        if options.get("backend") == "auto":      # chosen on each machine
+        if isinstance(options.get("backend"), str) and options["backend"] == "auto":      # chosen on each machine
             del options["backend"]
         network = dataclasses.replace(network, **{f"{memory}_size": options.pop("memory_size", None), f"{memory}_options": options})
     return network
