@@ -10,7 +10,7 @@ import hadamem as hm
 from hadamem.agents.normalization import Normalizer
 from hadamem.agents.ppo import make_batch
 from hadamem.envs import EnvError
-from hadamem.training.outliers import RewardLimit
+from hadamem.training.outliers import RewardLimit, _median_above_zero
 
 from .toys import Recall
 
@@ -39,6 +39,11 @@ def test_learning_goes_on_after_an_outlier():
                        device="cpu", quiet=True, log=())
     assert [row["iteration"] for row in run.metrics if "outliers" in row] == [3]
     assert run.summary()["success"] > 0.95
+
+
+@pytest.mark.parametrize(("values", "median"), [([0, 0, 0], 0), ([5], 5), ([0, 7], 7), ([3, 0, 1, 2], 2), ([4, 3, 2, 1], 2)])
+def test_the_median_of_envs_with_rewards(values, median):
+    assert _median_above_zero(torch.tensor(values, dtype=torch.float32)) == median
 
 
 def test_limits():

@@ -31,9 +31,7 @@ class RewardLimit:
     def apply(self, reward: Tensor) -> None:
         """Limit rewards [N, T]. Those that are not finite stay: they are dealt with elsewhere."""
         size = torch.where(torch.isfinite(reward), reward.abs(), 0.0).to(self.largest.dtype)
-        most = size.amax(1)
-        typical = torch.where(most > 0, most, torch.nan).nanmedian(0).values.nan_to_num()
-        usual = torch.maximum(self.largest, typical)
+        usual = torch.maximum(self.largest, _median_above_zero(size.amax(1)))
         limit = torch.where(usual > 0, FACTOR * usual, torch.inf)
         self.before.copy_(usual)
         self.count.copy_((size > limit).sum())
@@ -51,3 +49,10 @@ class RewardLimit:
         nothing = torch.full_like(self.count, torch.nan)
         return {name: torch.where(self.count > 0, x, nothing)
                 for name, x in (("outliers", self.count), ("outlier_reward", self.worst), ("usual_reward", self.before))}
+
+
+def _median_above_zero(x: Tensor) -> Tensor:
+    """The median of the entries of x [N] that are above 0; 0 if there are none. By sorting, which is deterministic on a GPU as well."""
+    order = x.sort().values
+    count = (x > 0).sum()
+    return order.gather(0, (len(x) - count + (count - 1).clamp(min=0) // 2).clamp(max=len(x) - 1)[None])[0]
