@@ -93,6 +93,9 @@ def test_observations_that_are_not_finite_do_not_count():
     normalizer.update(torch.where(torch.arange(64)[:, None] % 2 > 0, x, torch.nan))
     assert float(normalizer.mean) == pytest.approx(1000, abs=1)
     assert float(normalizer.scale) == pytest.approx(1, rel=0.3)
+    empty = Normalizer(1, [(0, 1)])
+    empty.update(torch.full((4, 1), torch.nan), first=True)
+    assert (float(empty.mean), float(empty.scale)) == (0.0, 1.0)
 
 
 def test_a_rare_reward_is_no_outlier():

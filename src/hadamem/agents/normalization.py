@@ -53,8 +53,8 @@ class Normalizer(nn.Module):
         n = good.sum()
         centre, spread = self.mean, torch.where(self.square > 0, 1 / self.scale, 0.0)
         if first:
-            centre = torch.where(good, x, torch.nan).nanmedian(0).values.nan_to_num()
-            spread = 1.5 * torch.where(good, (x - centre).abs(), torch.nan).nanmedian(0).values.nan_to_num()
+            centre = _median(x, good)
+            spread = 1.5 * _median((x - centre).abs(), good)
         reach = torch.where(spread > 0, OUTLIER * spread, torch.inf)
         x = torch.where(good, torch.clamp(x, centre - reach, centre + reach), 0.0)
         mean = x.sum(0) / n.clamp(min=1)
@@ -67,3 +67,9 @@ class Normalizer(nn.Module):
         self.count.copy_(total)
         deviation = (self.square / total.clamp(min=1) + LEAST).sqrt()
         self.scale.copy_(torch.where(self.chosen & (total > 0), 1 / deviation, 1.0))
+
+
+def _median(x: Tensor, good: Tensor) -> Tensor:
+    """The median of the rows of x [N, size] that are good [N, 1]. By sorting, which is deterministic on a GPU as well."""
+    order = torch.where(good, x, torch.inf).sort(0).values
+    return order.index_select(0, ((good.sum() - 1).clamp(min=0) // 2)[None])[0]
