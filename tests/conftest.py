@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,8 @@ def golden_folder(kind: str) -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:      # started in the background of a shell; child processes would ignore Ctrl-C, too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
         from .interpreter import quicken
 

@@ -41,7 +41,7 @@ def test_every_memory_keeps_the_contract(name):
     check_memory(hm.make_memory(name, input_size=7, output_size=6, memory_size=10), expect_memory=name != "none")
 
 
-@pytest.mark.parametrize("variant", [pytest.param(name, marks=pytest.mark.slow) if name.startswith("exp") else name
+@pytest.mark.parametrize("variant", [pytest.param(name, marks=pytest.mark.slow) if name.startswith(("exp", "drift")) else name
                                      for name in SHM_VARIANTS])
 def test_every_form_of_shm_keeps_the_contract(variant):
     check_memory(hm.SHM(7, 6, **{"memory_size": 8, **SHM_VARIANTS[variant]}))

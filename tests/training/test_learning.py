@@ -24,7 +24,7 @@ def learn(env, memory, steps, last=3, enough=None, **changes):
 def test_tmaze_needs_memory():
     """The cue is shown at the first step only: without memory the turn is a coin toss."""
     rows, shm = learn("TMaze", "shm", 120_000, enough=0.97)
-    _, none = learn("TMaze", "none", 60_000)
+    _, none = learn("TMaze", "none", 30_000)
     assert shm > 0.95
     assert rows[-1]["success"] > 0.95
     assert none < 0.65
