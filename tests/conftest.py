@@ -39,7 +39,7 @@ def golden_folder(kind: str) -> Path:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:      # started in the background of a shell; child processes would ignore Ctrl-C, too
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:      # started in the background: child processes would ignore Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
         from .interpreter import quicken
