@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import signal
@@ -67,6 +68,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def same_names() -> Iterator[None]:
+    """Names that a test registers are gone afterwards: snippets of the docs leave theirs, and other tests count what there is."""
+    places = {"hadamem.memory": "MEMORIES", **({} if BARE else {"hadamem.agents": "AGENTS", "hadamem.envs.registry": "TASKS"})}
+    tables = [getattr(importlib.import_module(module), name) for module, name in places.items()]
+    before = [dict(table) for table in tables]
+    yield
+    for table, names in zip(tables, before, strict=True):
+        table.clear()
+        table.update(names)
 
 
 @pytest.fixture(autouse=True)

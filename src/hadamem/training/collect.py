@@ -97,7 +97,6 @@ class Collector:
             r.last[name].copy_(value)
         if r.next_mask is not None and mask is not None:
             r.next_mask.copy_(mask)
-        self.limit.apply(r.reward)
         self._carry(obs, previous, paid, first, mask, state)
 
     def episodes(self, sums: list[float] | None = None) -> dict[str, float]:

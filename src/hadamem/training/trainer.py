@@ -74,6 +74,7 @@ class Trainer:
         self.acting = True
         self._collect()
         self.acting = False
+        self.collector.limit.apply(self.collector.rollout.reward)
         clock.split()
         if self.replay is not None:
             self.replay.add()
