@@ -52,7 +52,7 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
     if run.signal is not None:
         error = error_of(run.signal, f"training was stopped after {run.summary()['iterations']} iterations"
                                      + ("" if out is None else f"; the same call with resume=True continues the run in {out}"))
-        error.run = run      # type: ignore[attr-defined]
+        vars(error)["run"] = run      # for a caller without a folder: it still has the policy
         raise error
     return run
 

@@ -55,16 +55,16 @@ def clear_leftovers(folder: Path) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether another process of this machine has this id."""
+    """Whether another process of this machine with this id runs. One that was killed but not yet waited for does not."""
     if process == os.getpid() or os.name != "posix":
         return False
     try:
         os.kill(process, 0)
-    except PermissionError:      # someone else's
-        return True
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, OverflowError):
         return False
-    return True
+    except (OSError, IndexError):      # someone else's, or a system without /proc
+        return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -85,10 +85,11 @@ class Session:
 
     def _watch(self, command: list[str], environment: dict[str, str], first: int, last: int) -> int:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as child:
+            stderr = child.stderr
             assert child.stdout is not None
-            assert child.stderr is not None
+            assert stderr is not None
             errors = bytearray()
-            reader = threading.Thread(target=lambda: errors.extend(child.stderr.read()))      # type: ignore[union-attr]
+            reader = threading.Thread(target=lambda: errors.extend(stderr.read()))
             reader.start()
             current, limit, rest = None, START, b""
             while True:

@@ -12,10 +12,10 @@ import pytest
 
 import hadamem as hm
 from hadamem.envs.foreign import pool
+from hadamem.files import is_alive
 from hadamem.runs.config import make_config
 from hadamem.training import signals
 from hadamem.training.loop import train
-from hadamem.training.processes import _is_alive
 from hadamem.training.run import open_run
 from hadamem.training.signals import Stopped, exit_code
 
@@ -197,8 +197,8 @@ def test_a_child_ends_with_a_killed_parent():
 
 def test_a_killed_parent_that_nobody_waited_for_is_dead():
     process = subprocess.Popen([sys.executable, "-c", ""])
-    assert _is_alive(os.getpid())
+    assert is_alive(os.getppid())
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    assert not _is_alive(process.pid)
+    assert not is_alive(process.pid)
     process.wait()
-    assert not _is_alive(process.pid)
+    assert not is_alive(process.pid)

@@ -239,7 +239,7 @@ class PPO(Agent):
 
 
 def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None, size: Tensor | float = 0.0) -> Batch:
-    """A rollout with advantages and value targets. gamma: None for the one of config. size: of the returns, for `advantage_floor`."""
+    """A rollout with advantages and value targets. gamma: None for the one of config. size: of the returns so far; 0: not known."""
     value = rollout.extras["value"]
     advantage = compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
                             config.gamma if gamma is None else gamma, config.gae_lambda)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ def check_clip(clip: object) -> None:
         return
     if isinstance(clip, bool) or not isinstance(clip, numbers.Real):
         raise TypeError(f"clip must be a positive number or None, got {type(clip).__name__}")
-    if not CLIPS[0] <= clip <= CLIPS[1]:   # type: ignore[operator]   # mypy does not know how Real compares
+    if not CLIPS[0] <= cast(float, clip) <= CLIPS[1]:   # a Real compares like a float; mypy does not know it
         raise ValueError(f"clip must be positive, from {CLIPS[0]:g} to {CLIPS[1]:g}, got {shorten(clip)}; use clip=None for no limit")
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..files import is_alive
 from ..runs.files import inside
 from .signals import HANGUP
 
@@ -133,7 +134,7 @@ def end_with_parent(every: float = 0.5) -> None:
     if parent is None or not hasattr(os, "getppid"):
         return
     if str(os.getppid()) != parent:
-        if not _is_alive(int(parent)):      # it ended while this process started
+        if not is_alive(int(parent)):      # it ended while this process started
             raise SystemExit(INTERRUPTED)
         return      # it was not started by that process itself
 
@@ -145,17 +146,6 @@ def end_with_parent(every: float = 0.5) -> None:
         os._exit(INTERRUPTED)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process runs. One that was killed but not yet waited for does not."""
-    try:
-        os.kill(pid, 0)
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except ProcessLookupError:
-        return False
-    except (OSError, IndexError):      # another user's, or a system without /proc
-        return True
 
 
 @contextlib.contextmanager

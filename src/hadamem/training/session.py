@@ -92,8 +92,8 @@ class Session:
             try:
                 if report is not None:
                     report(row)
-            except Exception:
-                self.save()                  # an error of the caller must not cost the finished iteration
+            except Exception:                # whatever the caller's function raises: it must not cost the finished iteration
+                self.save()
                 raise
             self._check_finite(row)
             if self.best is not None:
