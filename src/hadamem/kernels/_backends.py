@@ -47,6 +47,7 @@ def _importable(module: str) -> bool:
     return _found[module]
 
 
+@_constant   # traced, is_exporting() is True in torch.compile as well before PyTorch 2.13
 def exporting() -> bool:
     """Whether torch.export records the operations: it must find plain PyTorch, which runs without hadamem. PyTorch 2.6 cannot tell."""
     return hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
