@@ -279,8 +279,8 @@ class BatchedEnv:
     # --- internals -------------------------------------------------------------------------------------------------
 
     def _worth_it(self, mask: Tensor) -> bool:
-        """Whether to do work for the envs in `mask`. Always true on a GPU: looking at the mask would cost more than the work."""
-        return self.device.type != "cpu" or bool(mask.any())
+        """Whether to do work for the envs in `mask`."""
+        return not nobody(mask)
 
     def _restart(self, mask: Tensor) -> None:
         self.key.add_(mask, alpha=EPISODE)
@@ -362,6 +362,11 @@ def check_length(name: str, steps: int) -> int:
     if positive(name, steps) > LONGEST:
         raise ValueError(f"{name} must be at most {LONGEST}, got {steps}")
     return int(steps)
+
+
+def nobody(mask: Tensor) -> bool:
+    """Whether no env is in `mask`, so that work can be skipped. False on a GPU and under torch.compile: looking would cost more."""
+    return mask.device.type == "cpu" and not torch.compiler.is_compiling() and not bool(mask.any())
 
 
 def assign(target: Tensor, mask: Tensor | None, value: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,10 +16,39 @@ from torch import Tensor
 from .. import states
 from ..agents import Actions, Agent, Image, Rollout
 from ..envs import trees
+from ..envs.base import nobody
 from ..envs.features import AgentInputs
+from ..states import State
 from .outliers import RewardLimit
 
 EPISODES = ("episodes", "return", "return_squared", "length", "success")      # sums over the episodes that ended
+
+
+class Now(NamedTuple):
+    """What a step starts from: the current observation, the action and reward that led to it, and whether it opens an episode."""
+
+    obs: Any
+    previous_action: Tensor
+    first: Tensor
+    previous_reward: Tensor
+    mask: Tensor | None
+    state: State
+
+
+class Slot(NamedTuple):
+    """Views of one step of a `Rollout`, [N, ...] each, to be written to."""
+
+    obs: Any
+    first: Tensor
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    extras: dict[str, Tensor]
+    final: dict[str, Tensor]
+    mask: Tensor | None
+    terminal: Tensor | None
+    next_obs: Any
 
 
 class Collector:
@@ -50,6 +79,8 @@ class Collector:
         self.waiting_since: float | None = None      # when the step began that the env has not finished (`time.monotonic`)
         self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(self.dtype)
         self.rollout = self._allocate(whole, next_obs)
+        self.slots = [self._slot(t) for t in range(steps)]
+        self.step = self._step
 
     def draw(self, iteration: int) -> None:
         """Draw the noise of an iteration's actions."""
@@ -60,44 +91,36 @@ class Collector:
     @torch.no_grad()
     def collect(self) -> None:
         """Take `steps` steps in every env."""
-        r, agent = self.rollout, self.agent
+        r = self.rollout
         r.previous_action.copy_(self.previous_action)
         assert r.previous_reward is not None
         r.previous_reward.copy_(self.previous_reward)
         _copy_state(r.state, self.state)
-        obs, previous, first, mask, state = self.obs, self.previous_action, self.first, self.mask, self.state
-        paid = self.previous_reward
         self.ended.zero_()
+        now = self.now
         for t in range(self.steps):
-            action, state, extras = agent.explore(self._features(obs, previous, first, paid), state, first, mask, self.noise[t])
-            _write(r.obs, t, obs)
-            r.first[:, t], r.action[:, t] = first, action
-            for name, value in extras.items():
-                r.extras[name][:, t] = value
-            if r.mask is not None and mask is not None:
-                r.mask[:, t] = mask
-            taken = agent.actions.to_env(action)
             self.waiting_since = time.monotonic()
-            obs, reward, terminated, truncated, info = self.env.step(taken)
+            now, final_obs = self.step(now, self.noise[t], self.slots[t])
             self.waiting_since = None
-            r.reward[:, t], r.terminated[:, t], r.truncated[:, t] = reward, terminated, truncated
-            done = terminated | truncated
-            if r.terminal is not None:
-                r.terminal[:, t] = info.get("terminal", terminated)
-            if self.next_obs == "all" or (self.next_obs == "last" and t == self.steps - 1):
-                _write(r.next_obs, t if self.next_obs == "all" else 0, info["final_obs"])
-            paid = reward.to(self.previous_reward.dtype)
-            if self.inputs.previous_reward:      # as `features` will see it
-                paid = torch.clamp(paid, self.limit.low, self.limit.high)
-            if r.final:
-                self._record_final(t, info["final_obs"], taken, paid, state, truncated & ~terminated)
-            self._count(reward, done, info)
-            previous, first, mask = taken.to(previous.dtype), done, self._allowed(info)
-        for name, value in agent.bootstrap(self._features(obs, previous, first, paid), state, first).items():
+        if self.next_obs == "last":
+            trees.apply(_put, _at(r.next_obs, 0), final_obs)
+        features = self._features(now.obs, now.previous_action, now.first, now.previous_reward)
+        for name, value in self.agent.bootstrap(features, now.state, now.first).items():
             r.last[name].copy_(value)
-        if r.next_mask is not None and mask is not None:
-            r.next_mask.copy_(mask)
-        self._carry(obs, previous, paid, first, mask, state)
+        if r.next_mask is not None and now.mask is not None:
+            r.next_mask.copy_(now.mask)
+        self._carry(now)
+
+    def compile(self, **options: Any) -> None:
+        """Let torch.compile fuse the operations of a step, for a GPU: a third of the kernels are left. options: of torch.compile.
+
+        This builds it, by a step that the caller undoes. The second slot is used, where vectors start at odd addresses: what is built
+        for aligned ones would copy all others.
+        """
+        self.step = torch.compile(self._step, dynamic=False, **options)
+        t = min(1, self.steps - 1)
+        with torch.no_grad():
+            self.step(self.now, self.noise[t], self.slots[t])
 
     def episodes(self, sums: list[float] | None = None) -> dict[str, float]:
         """Statistics of the episodes that ended in the last `collect`: number, mean return, its deviation, mean length, success rate.
@@ -161,15 +184,58 @@ class Collector:
     def _features(self, obs: Any, previous_action: Tensor, first: Tensor, previous_reward: Tensor) -> Tensor:
         return self.inputs(obs, previous_action, first, previous_reward).to(self.dtype)
 
-    def _record_final(self, t: int, obs: Any, taken: Tensor, paid: Tensor, state: Any, cut: Tensor) -> None:
-        """Record `bootstrap` of the final observations of truncated episodes; on a CPU, only if there are any."""
-        if cut.device.type == "cpu" and not bool(cut.any()):
-            for room in self.rollout.final.values():
-                room[:, t] = 0
+    @property
+    def now(self) -> Now:
+        """What the next rollout starts from."""
+        return Now(self.obs, self.previous_action, self.first, self.previous_reward, self.mask, self.state)
+
+    def _slot(self, t: int) -> Slot:
+        r = self.rollout
+        return Slot(_at(r.obs, t), r.first[:, t], r.action[:, t], r.reward[:, t], r.terminated[:, t], r.truncated[:, t],
+                    {name: x[:, t] for name, x in r.extras.items()}, {name: x[:, t] for name, x in r.final.items()},
+                    None if r.mask is None else r.mask[:, t], None if r.terminal is None else r.terminal[:, t],
+                    _at(r.next_obs, t) if self.next_obs == "all" else None)
+
+    def _step(self, now: Now, noise: Tensor, slot: Slot) -> tuple[Now, Any]:
+        """One step of every env, recorded in `slot`. Returns what the next one starts from, and the observations that this one ended with:
+        the final ones where an episode ended."""
+        agent = self.agent
+        features = self._features(now.obs, now.previous_action, now.first, now.previous_reward)
+        action, state, extras = agent.explore(features, now.state, now.first, now.mask, noise)
+        trees.apply(_put, slot.obs, now.obs)
+        slot.first.copy_(now.first)
+        slot.action.copy_(action)
+        for name, value in extras.items():
+            slot.extras[name].copy_(value)
+        if slot.mask is not None and now.mask is not None:
+            slot.mask.copy_(now.mask)
+        taken = agent.actions.to_env(action)
+        obs, reward, terminated, truncated, info = self.env.step(taken)
+        slot.reward.copy_(reward)
+        slot.terminated.copy_(terminated)
+        slot.truncated.copy_(truncated)
+        if slot.terminal is not None:
+            slot.terminal.copy_(info.get("terminal", terminated))
+        if slot.next_obs is not None:
+            trees.apply(_put, slot.next_obs, info["final_obs"])
+        paid = reward.to(self.previous_reward.dtype)
+        if self.inputs.previous_reward:      # as `features` will see it
+            paid = torch.clamp(paid, self.limit.low, self.limit.high)
+        if slot.final:
+            self._record_final(slot, info["final_obs"], taken, paid, state, truncated & ~terminated)
+        done = terminated | truncated
+        self._count(reward, done, info)
+        return Now(obs, taken.to(now.previous_action.dtype), done, paid, self._allowed(info), state), info.get("final_obs")
+
+    def _record_final(self, slot: Slot, obs: Any, taken: Tensor, paid: Tensor, state: Any, cut: Tensor) -> None:
+        """Record `bootstrap` of the final observations of truncated episodes."""
+        if nobody(cut):
+            for place in slot.final.values():
+                place.zero_()
             return
         first = torch.zeros_like(cut)
         for name, value in self.agent.bootstrap(self._features(obs, taken, first, paid), state, first).items():
-            self.rollout.final[name][:, t] = torch.where(cut, value, 0.0)
+            slot.final[name].copy_(torch.where(cut, value, 0.0))
 
     def _allowed(self, info: dict[str, Any]) -> Tensor | None:
         """The mask of allowed actions; None if the env never sends one."""
@@ -181,7 +247,7 @@ class Collector:
         self.lengths.add_(1)
         success = info.get("success")
         self.knows_success = success is not None
-        if done.device.type == "cpu" and not bool(done.any()):
+        if nobody(done):
             return
         total = torch.where(done, self.returns, 0.0)                    # `where`, so that a nan stays in its env
         won = torch.zeros_like(total) if success is None else (success & done).to(total.dtype)
@@ -189,15 +255,15 @@ class Collector:
         self.returns.masked_fill_(done, 0)
         self.lengths.masked_fill_(done, 0)
 
-    def _carry(self, obs: Any, previous: Tensor, paid: Tensor, first: Tensor, mask: Tensor | None, state: Any) -> None:
+    def _carry(self, now: Now) -> None:
         """Keep what the next rollout starts from."""
-        trees.apply(lambda mine, new: mine.copy_(new), self.obs, obs)
-        self.previous_action.copy_(previous)
-        self.previous_reward.copy_(paid)
-        self.first.copy_(first)
-        if self.mask is not None and mask is not None:
-            self.mask.copy_(mask)
-        _copy_state(self.state, state)
+        trees.apply(_put, self.obs, now.obs)
+        self.previous_action.copy_(now.previous_action)
+        self.previous_reward.copy_(now.previous_reward)
+        self.first.copy_(now.first)
+        if self.mask is not None and now.mask is not None:
+            self.mask.copy_(now.mask)
+        _copy_state(self.state, now.state)
 
     def _tensors(self) -> dict[str, Tensor]:
         """The collector's own tensors by name."""
@@ -213,8 +279,8 @@ class Collector:
         """Start new episodes, with a seed that no earlier start of this run had."""
         draws = torch.Generator().manual_seed(self.seed * 1_000_003 + iteration)
         obs, info = self.env.reset(seed=int(torch.randint(1 << 31, (), generator=draws)))
-        zeros = torch.zeros_like(self.previous_action), torch.zeros_like(self.previous_reward)
-        self._carry(obs, *zeros, torch.ones_like(self.first), self._allowed(info), self.state)
+        self._carry(Now(obs, torch.zeros_like(self.previous_action), torch.ones_like(self.first), torch.zeros_like(self.previous_reward),
+                        self._allowed(info), self.state))
         self.returns.zero_()
         self.lengths.zero_()
 
@@ -224,13 +290,13 @@ def _copy_state(target: Any, source: Any) -> None:
         mine.copy_(new)
 
 
-def _write(room: Any, t: int, values: Any) -> None:
-    """Step t of every leaf [N, T, ...] of a tree."""
-    def put(leaf: Tensor, value: Tensor) -> Tensor:
-        leaf[:, t] = value
-        return leaf
+def _at(tree: Any, t: int) -> Any:
+    """Step t of every leaf [N, T, ...] of a tree, as views."""
+    return trees.apply(lambda leaf: leaf[:, t], tree)
 
-    trees.apply(put, room, values)
+
+def _put(place: Tensor, value: Tensor) -> Tensor:
+    return place.copy_(value)
 
 
 # --- features: one path for acting and learning -------------------------------------------------------------------

@@ -21,6 +21,7 @@ from .collect import Collector, make_inputs
 from .replay import LatestRollout, Replay, make_replay
 
 USUAL_ENVS, SHORTEST = 16, 32      # parts of episodes are so short that this many envs share an iteration, but not shorter than this
+COMPILE_STEPS_FROM = 100_000       # steps per env: in shorter runs, compiling a step (about 15 s) takes longer than it saves
 
 
 class Trainer:
@@ -193,6 +194,8 @@ class Trainer:
         before = self.get_state()
         if self.env.unwrapped.restorable:            # a foreign env is not on the GPU: only updates are captured
             self.collector.draw(0)
+            if self.config.compile and self.config.total_steps >= COMPILE_STEPS_FROM * self.num_envs:
+                self._compile_steps()
             self._collect = capture(self.collector.collect, self.device, warm_up=1)
             self.collector.set_state(states.under("collector.", before), self.iterations)
         plain = {name: getattr(agent, name) for name in (*agent.compiled, *agent.graphs)}
@@ -213,6 +216,14 @@ class Trainer:
         agent.load_state_dict(states.under("agent.", before))
         torch.cuda.synchronize(self.device)
         self.capture_seconds = time.perf_counter() - start
+
+    def _compile_steps(self) -> None:
+        try:
+            self.collector.compile(options=_compile_options())
+        except Exception as error:   # the task does something that the compiler does not support
+            warnings.warn(f"hadamem: torch.compile failed for acting, which continues without it (slower). Cause: {error}"[:500],
+                          RuntimeWarning, stacklevel=2)
+            self.collector.step = self.collector._step
 
     def _capture_updates(self) -> None:
         for name in self.agent.graphs:

@@ -1,0 +1,46 @@
+"""Compiled rollout steps record what plain ones do. (Training compiles them on a GPU only; the compiler's front end runs anywhere.)"""
+
+import pytest
+import torch
+
+from hadamem import states
+from hadamem.envs import trees
+from hadamem.runs.config import make_config
+from hadamem.training.trainer import Trainer
+
+SMALL = {"num_envs": 4, "num_steps": 40, "num_epochs": 1, "num_minibatches": 2, "memory_size": 8, "memory_output_size": 8,
+         "device": "cpu", "joint_actions": "auto"}
+GAMES = ("RepeatPrevious", "Autoencode", "Battleship", "Concentration")
+TASKS = [*(f"popgym/{game}{level}" for game in GAMES for level in ("Easy", "Medium", "Hard")), "VisualMatch", "TMaze",
+         "popgym/NoisyPositionOnlyPendulumEasy"]
+MEMORIES = ["shm", "gru", "lstm", "ffm", "s6", "linear_attention", "fwp", "gpt2", "none"]
+FAST = {("popgym/RepeatPreviousEasy", "shm")}
+CASES = [pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow)
+         for case in [*((task, "shm") for task in TASKS), *(("popgym/BattleshipEasy", memory) for memory in MEMORIES[1:])]]
+
+
+@pytest.mark.parametrize(("task", "memory"), CASES)
+def test_the_same_rollouts(task, memory):
+    config = make_config("default", env=task, memory=memory, **SMALL)
+    plain, compiled = Trainer(config).collector, Trainer(config).collector
+    before = compiled.get_state()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled.compile(backend="aot_eager", fullgraph=memory not in ("gru", "lstm"))      # the compiler leaves PyTorch's RNNs alone
+    compiled.set_state(before)
+    for iteration in range(2):
+        for collector in (plain, compiled):
+            collector.draw(iteration)
+            collector.collect()
+        a, b = plain.rollout, compiled.rollout
+        pairs = [*zip(trees.leaves(a.obs), trees.leaves(b.obs), strict=True),
+                 *zip(states.tensors(a.state), states.tensors(b.state), strict=True),
+                 *((getattr(a, name), getattr(b, name)) for name in ("first", "action", "reward", "terminated", "truncated")),
+                 *((a.extras[name], b.extras[name]) for name in a.extras), *((a.final[name], b.final[name]) for name in a.final),
+                 *((a.last[name], b.last[name]) for name in a.last)]
+        for x, y in pairs:
+            torch.testing.assert_close(y, x)
+        assert plain.episodes() == pytest.approx(compiled.episodes())
+        built = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        graphs = built if iteration == 0 else graphs
+    assert built == graphs      # no step is compiled again in later rollouts
