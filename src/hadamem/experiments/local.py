@@ -17,11 +17,11 @@ from .worker import BAD_INPUT, INTERRUPTED
 PER_GPU = 3           # runs that share a GPU; with NVIDIA's MPS they do so well
 
 
-def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries: int = 1, tick: Callable[[], None] = lambda: None,
-           stopping: Callable[[], None] = lambda: None) -> bool:
-    """Do the tasks. Failures are retried and noted in the folder. Returns False if it was interrupted."""
+def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries: int = 1, apart: bool = False,
+           tick: Callable[[], None] = lambda: None, stopping: Callable[[], None] = lambda: None) -> bool:
+    """Do the tasks. Failures are retried and noted in the folder. Returns False if it was interrupted. apart: see `Study`."""
     (folder.path / "runs").mkdir(parents=True, exist_ok=True)
-    groups = group(tasks, at_once)
+    groups = group(tasks, len(tasks) if apart else at_once)
 
     def again(job: Job) -> bool:
         return job.code not in (BAD_INPUT, INTERRUPTED) and job.starts <= retries
@@ -39,11 +39,11 @@ def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries:
     return not run_jobs(jobs, at_once, slots=gpu_slots(), again=again, tick=watch, stopping=stopping, every=2.0)
 
 
-def group(tasks: Sequence[Task], at_once: int) -> dict[str, list[Task]]:
-    """Tasks that share a process: each run has its own, and measurements, which may take less than its start, are dealt out."""
+def group(tasks: Sequence[Task], at_most: int) -> dict[str, list[Task]]:
+    """Tasks that share a process: each run has its own; measurements, which may take less than its start, are dealt out to `at_most`."""
     measures = [task for task in tasks if isinstance(task, MeasureTask)]
     parts: list[list[Task]] = [[task] for task in tasks if not isinstance(task, MeasureTask)]
-    parts += [[*measures[i::at_once]] for i in range(min(at_once, len(measures)))]
+    parts += [[*measures[i::at_most]] for i in range(min(at_most, len(measures)))]
     return {part[0].name: part for part in parts}
 
 

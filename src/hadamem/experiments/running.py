@@ -62,7 +62,7 @@ def _run(study: Study, folder: StudyFolder, chosen: Sequence[Task], launcher: st
         cluster.connect(ray_address, jobs)      # or an error, before anything is shown
     tick()
     if todo and launcher == "local":
-        local.launch(folder, todo, at_once=at_once, retries=retries, tick=tick, stopping=stopping)
+        local.launch(folder, todo, at_once=at_once, retries=retries, apart=study.apart, tick=tick, stopping=stopping)
     elif todo:
         cluster.launch(folder, todo, address=ray_address, jobs=jobs, retries=retries, num_gpus=gpus_per_task, tick=tick, stopping=stopping)
     return all(folder.finished(task) for task in chosen)

@@ -53,6 +53,7 @@ class Study:
     source: Mapping[str, Any] = field(default_factory=dict)      # what it was made from: name and options, or the user's file
     sections: Callable[[Any], Sequence[Section]] | None = None
     alone: bool = False                         # its tasks measure times, so only one runs at a time
+    apart: bool = False                         # its measurements take minutes, so that each is worth a process of its own
 
     def __post_init__(self) -> None:
         check_name("study", self.name)

@@ -39,7 +39,7 @@ def make(protocol: str = "fair", quick: bool = False, budget: float = 1.0, seeds
              "`hadamem train` with some memories, beside sb3-contrib's RecurrentPPO with its defaults (8 envs) and with settings tuned for "
              "each task, those of rl-zoo3 where it has them. One thread each. "
              + " ".join(f"{name}: {TASKS[name].text}." for name in chosen))
-    return Study("learning", "Everyday tasks", made, about, sections=sections)
+    return Study("learning", "Everyday tasks", made, about, sections=sections, apart=True)
 
 
 def learn(task: str, learner: str, steps: int, seed: int) -> dict[str, Any]:
