@@ -28,6 +28,7 @@ def test_the_same_rollouts(task, memory):
     torch._dynamo.utils.counters.clear()
     compiled.compile(backend="aot_eager", fullgraph=memory not in ("gru", "lstm"))      # the compiler leaves PyTorch's RNNs alone
     compiled.set_state(before)
+    graphs = []
     for iteration in range(2):
         for collector in (plain, compiled):
             collector.draw(iteration)
@@ -41,6 +42,5 @@ def test_the_same_rollouts(task, memory):
         for x, y in pairs:
             torch.testing.assert_close(y, x)
         assert plain.episodes() == pytest.approx(compiled.episodes())
-        built = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-        graphs = built if iteration == 0 else graphs
-    assert built == graphs      # no step is compiled again in later rollouts
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1]      # no step is compiled again in later rollouts

@@ -103,7 +103,7 @@ def test_onnx_chooses_the_same_actions(paper, n):
 def test_every_memory_chooses_the_same_actions(memory, tmp_path):
     """1,000 steps in one row and in three, in both formats."""
     policy = balanced_policy(memory)
-    rounding = 1e-4 if memory == "shm-release" else 2e-5      # its states reach 5e4 and more: outputs of 70 are read from them by cancellation
+    rounding = 1e-4 if memory == "shm-release" else 2e-5      # its states exceed 1e4: outputs of 70 are differences of such
     for made, load in ((policy.export(tmp_path / "a.onnx"), session_of), (policy.export(tmp_path / "a.pt2"), program_of)):
         assert made.difference < rounding
         for n in (1, 3):
