@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+
+PER_GPU = 3           # runs that share a GPU; with NVIDIA's MPS they do so well
 
 
 def find_device(name: str) -> torch.device:
@@ -18,6 +22,28 @@ def find_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ValueError(f"device {name!r} cannot be used here: {' '.join(str(error).split())[:200]}") from error
     return device
+
+
+def usable_cores() -> int:
+    """CPU cores that this process may use: fewer than there are, in a container or under taskset."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def runs_at_once(device: torch.device) -> int:
+    """How many training runs to start side by side: three per GPU, or one per core."""
+    return PER_GPU * len(gpu_slots()) if device.type == "cuda" else usable_cores()
+
+
+def gpu_slots(devices: Iterable[str] = ()) -> list[Mapping[str, str]]:
+    """Environment variables that select each of the GPUs in turn; one empty entry for a machine with one GPU or none.
+
+    devices: what the runs are to use; if one names a GPU by its number, such as "cuda:1", all of them choose for themselves.
+    """
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if count < 2 or any(":" in device for device in devices):
+        return [{}]
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    return [{"CUDA_VISIBLE_DEVICES": name} for name in names[:count]]
 
 
 def free_memory(device: torch.device) -> int | None:

@@ -515,7 +515,7 @@ def test_demo(here, capsys, monkeypatch):
     assert (bool(network.pop("memory_options")), control.pop("memory_options")) == (True, {})      # those of the memory itself
     assert network | {"memory": "none"} == control
     assert one == other
-    assert demo.unused_folder(here / "runs/demo") == here / "runs/demo-2"
+    assert demo.free_name(here / "runs/demo") == here / "runs/demo-2"
 
 
 def test_comparison_table():

@@ -1,5 +1,6 @@
 """Runs compared without a study."""
 
+import json
 import shutil
 
 import pytest
@@ -54,3 +55,12 @@ def test_a_run_without_episodes_cannot_be_compared(runs):
     run = open_run(runs / "a")
     with pytest.raises(ValueError, match="no finished episode"):
         compare_runs([Run(run.config)])
+
+
+def test_a_run_without_a_score_is_named(runs, tmp_path, capsys):
+    shutil.copytree(runs / "a", tmp_path / "bad")
+    rows = [json.loads(line) for line in (tmp_path / "bad" / "metrics.jsonl").read_text().splitlines()]
+    del rows[-1]["return"], rows[-1]["success"]      # a return that was not finite
+    (tmp_path / "bad" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(["compare", str(tmp_path / "bad"), "--out", str(tmp_path / "page")]) == 2
+    assert "bad has no score, since one of its returns was not finite" in capsys.readouterr().err

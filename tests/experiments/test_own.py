@@ -22,9 +22,11 @@ def test_a_grid_has_a_run_for_every_combination():
 
 
 def test_numbers_in_yaml_need_no_dot(tmp_path):
-    (tmp_path / "mine.yaml").write_text("envs: [TMaze]\nmemories: [shm]\nsteps: 1e3\nvariants: {slow: {lr: 1e-4}}\n")
+    (tmp_path / "mine.yaml").write_text("envs: [TMaze]\nmemories: [shm]\nsteps: 1e3\nvariants: {slow: {lr: 1e-4}}\n"
+                                        "settings: {log: none, max_grad_norm: none, ppo: {gamma: '0.9'}}\n")
     config = read_study(tmp_path / "mine.yaml").tasks[0].config()
     assert (config.total_steps, config.algorithm.learning_rate) == (1000, 1e-4)
+    assert (config.log, config.algorithm.max_grad_norm, config.algorithm.gamma) == ((), None, 0.9)      # as in the file of a run
 
 
 def test_yaml_and_python_give_the_same_study(tmp_path):

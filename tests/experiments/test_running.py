@@ -256,3 +256,15 @@ def test_bad_commands(tmp_path, capsys, monkeypatch):
         assert error.count("\n") == 1
     assert sorted(name for name in os.listdir() if name != "studies") == ["bad.yaml", "good.yaml", "list.yaml"]
     assert not list(Path("studies").glob("*/runs/*"))
+
+
+def test_a_run_that_diverges_is_not_tried_again(tmp_path):
+    """Its best checkpoint would make another run of it, without a trace in the record."""
+    study = grid("wild", ["TMaze"], ["gru"], seeds=1, steps=2048, settings={**SMALL, "lr": 1e30, "max_grad_norm": None, "max_skipped": 1})
+    assert not run_study(study, tmp_path, jobs=1, retries=3)
+    folder = StudyFolder(tmp_path)
+    failure = folder.failure(study.tasks[0])
+    assert failure is not None
+    assert failure["starts"] == 1
+    assert "finite" in failure["error"]
+    assert "best checkpoint" not in folder.log(study.tasks[0]).read_text()

@@ -284,3 +284,19 @@ def test_the_store_alone(tmp_path):
         store.check(seals)
     with pytest.raises(CheckpointError, match=r"00000000.safetensors cannot be read: No such file or directory"):
         list(store.read(seals))
+
+
+def test_a_run_that_goes_back_does_not_overwrite_chunks_of_older_checkpoints(tmp_path):
+    before, after = Growing(), Growing()
+    before.add(1)
+    Checkpoints(tmp_path, keep=5).write(1, {"a": torch.zeros(1)}, {}, before)
+    after.add(2)                                                   # another course of the run, whose chunk has the same name
+    store = Checkpoints(tmp_path, keep=5)
+    store.write(2, {"a": torch.zeros(1)}, {}, after)
+    assert on_disk(tmp_path) == ["00000000", "00000000-2"]
+    for path, value in zip(store.paths(), (2.0, 1.0), strict=True):      # the newest first
+        found = Growing()
+        assert Checkpoints(tmp_path).newest(pytest.fail, load=found, paths=[path]) is not None
+        assert found.values() == {"00000000": value}
+    Checkpoints(tmp_path, keep=1).write(3, {"a": torch.zeros(1)}, {}, after)
+    assert len(on_disk(tmp_path)) == 1

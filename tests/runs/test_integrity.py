@@ -155,6 +155,16 @@ def test_a_changed_number_is_found(run):
     assert list(verify(run)) == []      # the new checkpoint has the checksum of what is there
 
 
+def test_files_that_were_deleted(run):
+    (run / "metrics.jsonl").unlink()
+    assert list(verify(run)) == [f"{run / 'metrics.jsonl'} is missing, but there is a checkpoint of iteration 3"]
+
+
+def test_checkpoints_that_were_deleted(run):
+    shutil.rmtree(run / "checkpoints")
+    assert f"{run / 'checkpoints'} has no checkpoint, but metrics.jsonl has rows" in list(verify(run))
+
+
 # --- hadamem verify ------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import torch
 
 from hadamem import envs
 from hadamem.runs.config import make_config
+from hadamem.training.evaluate import reset_for_evaluation
 from hadamem.training.trainer import Trainer
 
 SMALL = {"num_envs": 4, "num_steps": 20, "num_epochs": 1, "num_minibatches": 2, "memory_size": 8, "memory_output_size": 8,
@@ -91,3 +92,30 @@ def test_rollouts_are_whole_episodes(name, preset, steps):
     changes = {"num_envs": 8, "device": "cpu", "memory_size": 4, "memory_output_size": 4, "memory": "none"}
     assert Trainer(make_config(preset, env=name, **changes)).steps == steps
     assert Trainer(make_config(preset, env=name, **changes), envs.make(name, num_envs=8)).steps == steps
+
+
+class Noted(Odd):
+    """Its observations say which seed it got."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    seen = 0.0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen = float(seed or 0.0)
+        return np.array([self.seen]), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return np.array([self.seen]), *rest
+
+
+def test_runs_and_evaluations_of_neighbouring_seeds_share_no_episode():
+    seeds = []
+    for seed in (0, 1):
+        made = Trainer(make_config(env="noted", memory="none", seed=seed, **SMALL), Noted)
+        seeds += made.collector.obs[:, 0].tolist()
+        for number in (0, 1):
+            obs, _ = reset_for_evaluation(made.env, None, 2 * seed + number)
+            seeds += obs[:, 0].tolist()
+    assert len(set(seeds)) == len(seeds) == 2 * 3 * SMALL["num_envs"]

@@ -133,13 +133,16 @@ def test_best_is_judged_by_the_episodes_after_it(tmp_path):
     again = Best(tmp_path / "best")      # another session
     assert again.score == 3.0
     again.wait(candidate(7))
-    again.end(latest=2.0)
+    again.see({"episodes": 5.0, "return": 2.0}, pytest.fail)
+    again.end()
     assert read_score(tmp_path / "best", {"by": "return"}) == 3.0
     assert read_score(tmp_path / "best", {"by": "eval_return"}) == -math.inf      # another measure
     best.wait(candidate(8))                               # judges the one that waited with ten episodes
     assert checkpoint.read(tmp_path / "best").about["iteration"] == 3
     best.wait(candidate(9))                               # the one before has seen no episode, and stays first
-    best.end(latest=10.0)
+    for value in (9.0, 10.0):
+        best.see({"episodes": 5.0, "return": value}, pytest.fail)
+    best.end()                                            # the latest return stands for the last checkpoint
     assert checkpoint.read(tmp_path / "best").about["iteration"] == 9
 
 
@@ -153,6 +156,21 @@ def test_an_outlier_does_not_make_a_checkpoint_the_best(tmp_path):
     best.see({"episodes": 1.0, "return": 1e9, "return_std": 0.0}, pytest.fail)
     best.see({"episodes": 10.0, "return": 2.0, "return_std": 0.1}, pytest.fail)
     assert best.score == 1.5
+    best.wait(candidate(2))
+    best.see({"episodes": 10.0, "return": 1e18}, pytest.fail)      # so large that its deviation is not finite
+    best.end()
+    assert best.score == 2.0      # the latest one without
+
+
+def test_rewards_that_have_grown_count(tmp_path):
+    best = Best(tmp_path / "best")
+    best.wait(candidate(0))
+    best.see({"episodes": 20.0, "return": 0.1, "return_std": 0.1}, pytest.fail)
+    best.wait(candidate(1))
+    best.see({"episodes": 20.0, "return": 1.0, "return_std": 3.0, "outliers": 1.0, "outlier_reward": 10.0}, pytest.fail, lambda: 1.0)
+    assert best.score == 0.1
+    best.see({"episodes": 20.0, "return": 50.0, "return_std": 10.0}, pytest.fail, lambda: 1000.0)
+    assert best.score == 50.0
 
 
 def test_best_is_judged_by_evaluations(tmp_path):

@@ -70,6 +70,13 @@ def test_limits():
     limit.apply(larger)
     assert larger.min() == 5e4
     assert torch.isnan(limit.numbers()["outliers"])
+    for envs in (1, 4):                                    # the only reward of a rollout is not its own measure
+        limit = RewardLimit(torch.device("cpu"))
+        limit.apply(torch.ones(envs, 8))
+        alone = torch.zeros(envs, 8)
+        alone[0, 3] = 1e15
+        limit.apply(alone)
+        assert alone.max() == 1000
 
 
 def test_one_observation_does_not_decide_about_the_scale():

@@ -18,6 +18,7 @@ from hadamem.runs.config import make_config
 from hadamem.runs.files import CheckpointError
 from hadamem.runs.spaces import build_space, describe_space
 from hadamem.training.policy import Policy, load_policy
+from hadamem.training.seeding import env_seed
 from hadamem.training.trainer import Trainer
 from tests.envs.toys import Actions, Mixed
 
@@ -115,7 +116,7 @@ def test_acts_on_a_raw_gymnasium_vector_env_as_in_training(env):
     policy = Policy.of(made)
     raw = gymnasium.vector.SyncVectorEnv([env] * 8, autoreset_mode=AutoresetMode.SAME_STEP)
     start = int(getattr(raw.single_action_space, "start", 0))       # actions count from 0
-    obs, info = raw.reset(seed=[made.config.seed + i for i in range(8)])
+    obs, info = raw.reset(seed=[env_seed(made.config.seed) + i for i in range(8)])
     state, reset = None, None
     for t in range(20):
         mask = np.stack(list(info["action_mask"])) if "action_mask" in info else None

@@ -202,3 +202,13 @@ def test_a_killed_parent_that_nobody_waited_for_is_dead():
     assert not is_alive(process.pid)
     process.wait()
     assert not is_alive(process.pid)
+
+
+def test_output_that_nobody_reads_does_not_cost_the_checkpoint():
+    def gone():
+        raise BrokenPipeError
+
+    with signals.Signals(gone) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+    assert stop.asked

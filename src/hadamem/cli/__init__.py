@@ -112,9 +112,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         return _fail("interrupted", getattr(stop, "exit_code", 130))      # `training.signals.Stopped` has one
     except BrokenPipeError:      # `hadamem ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _forget_output()
         return 141
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EIO and not error.filename:      # the terminal was closed
+            _forget_output()
+            return 129
         if debug:
             raise
         if isinstance(error, UsageError):
@@ -125,6 +128,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, WorkError):
             return _fail(text, 1)
         return _fail(f"{type(error).__name__}: {text} (--debug shows the traceback)", 1)
+
+
+def _forget_output() -> None:
+    """Nobody reads it any more: without this, Python would complain about it when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:

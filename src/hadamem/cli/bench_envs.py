@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..devices import find_device
 from .errors import UsageError
 from .options import given_options
 
@@ -26,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
         given["names"] = tuple(given["names"])
     try:
         settings = envs.Settings(**given)
+        find_device(settings.device)
     except ValueError as error:
         raise UsageError(str(error)) from error
     envs.run(settings)

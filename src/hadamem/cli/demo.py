@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..agents import DEFAULT_AGENT
-from ..files import clip_text
+from ..files import clip_text, free_name
 from ..runs.config import make_config
 from ..training.evaluate import Evaluation, evaluate
 from ..training.loop import train
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs"), help="parent of the demo's folder (default: runs)")
     args = parser.parse_args(argv)
     start = time.perf_counter()
-    folder = unused_folder(args.out / "demo")
+    folder = free_name(args.out / "demo")
     runs, results = {}, dict[str, Evaluation]()
     for memory, label in MEMORIES.items():
         print(f"\nTraining {memory} ({label}) on {args.env} for {args.steps:,} steps:", flush=True)
@@ -80,15 +80,6 @@ def command_name() -> str:
     if shutil.which("hadamem") is not None or not script.exists():
         return "hadamem"
     return os.path.relpath(script) if script.is_relative_to(Path.cwd()) else str(script)
-
-
-def unused_folder(wanted: Path) -> Path:
-    """The folder, or the first of wanted-2, wanted-3, ... that does not exist."""
-    path, n = wanted, 1
-    while path.exists():
-        n += 1
-        path = wanted.with_name(f"{wanted.name}-{n}")
-    return path
 
 
 if __name__ == "__main__":

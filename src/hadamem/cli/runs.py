@@ -43,6 +43,8 @@ def open_named_run(args: argparse.Namespace) -> tuple[Any, str, dict[str, Any]]:
         lost = (path / folders.CHECKPOINTS).is_dir()
         hint = f"`hadamem train --resume --out {path}` writes its {folders.CONFIG} again" if lost else "`hadamem train` makes one"
         raise ValueError(f"there is no run in {path};{suggest_runs(path)} {hint}")
+    if args.best and not (path / folders.BEST).is_dir():
+        raise ValueError(f"{path} has no best checkpoint yet; leave out --best")
     run = open_run(path, trust=args.trust, best=args.best)
     given = getattr(args, "env_options", {})
     if args.env is None:
@@ -75,7 +77,8 @@ def bad_input(applies: Callable[[], bool] = lambda: True) -> Iterator[None]:
         if not applies() or isinstance(error, BrokenPipeError) or (isinstance(error, ImportError) and missing_package(error)):
             raise
         if isinstance(error, OSError):
-            raise UsageError(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}; choose another path") from error
+            where = f": {error.filename}; choose another path" if error.filename else ""
+            raise UsageError(f"{error.strerror or one_line(error)}{where}") from error
         raise UsageError(one_line(error)) from error
 
 

@@ -97,8 +97,8 @@ def _report(out: Path) -> str:
 
     try:
         return str(make_report([out]))
-    except OSError as error:
-        return f"not made, it cannot be written: {clip_text(error)}; `hadamem report {out}` makes it"
+    except (OSError, ValueError, ImportError) as error:
+        return f"not made: {clip_text(error)}; `hadamem report {out}` makes it"
 
 
 def show_status(text: str | None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import os
 import re
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from ..envs import EnvError
 from ..files import check_path, clip_text
 from ..lookup import trust_names, trusted_names, trusting
 from ..runs import folder as folders
-from ..runs.checkpoint import read, read_about
+from ..runs.checkpoint import Checkpoints, read, read_about
 from ..runs.config import TrainConfig, check_sections, complete, make_config, override, settings_table, to_dict, to_flat
 from ..runs.files import CheckpointError
 from ..runs.folder import RUNS
@@ -82,10 +81,12 @@ def run(args: argparse.Namespace) -> int:
         place = _folder(args)
         if args.jobs is not None and args.jobs < 1:
             raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
-        if args.seeds is not None:
-            return _train_seeds(args, place)
         if args.start is not None and not args.resume:
             raise ValueError(f"--from {args.start} needs --resume: it says where to continue")
+        if args.seeds is not None:
+            return _train_seeds(args, place)
+        if args.jobs is not None:
+            raise ValueError("--jobs is for several runs, and there is one; leave it out, or add --seeds")
         config = read_settings(args, place)
         place = place or RUNS / default_name(config)
         check_path(place)
@@ -97,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     trust = trust_flags(to_dict(config))
     progress = Progress(config, str(place), live=False if args.plain else None)
     try:
-        with bad_input(lambda: not progress.tally.row), progress:      # once it is running, the input was fine
+        with bad_input(lambda: not progress.was_built), progress:      # once it is running, the input was fine
             run = train_run(config, place, resume=args.start or args.resume, **progress.hooks)
     except (EnvError, TrainingFailed) as error:
         hint = _hint(place, config, trust)
@@ -120,12 +121,13 @@ def _hint(place: Path, config: TrainConfig, trust: str) -> str:
     if folders.read_info(place).get("diverged") and "learning_rate" in config.agent_class.changeable and rate is not None:
         where = "its best checkpoint" if (place / folders.BEST).is_dir() else "the beginning"
         return f"; `{command} --lr {rate / 10:g}` continues from {where}"
-    return f"; `{command}` continues from the last checkpoint"
+    where = "continues from the last checkpoint" if any(Checkpoints(place / folders.CHECKPOINTS).paths()) else "starts it again"
+    return f"; `{command}` {where}"
 
 
 def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
     """One run per seed."""
-    from ..devices import find_device
+    from ..devices import find_device, runs_at_once
     from ..training.launch import train_many
 
     if args.resume:
@@ -134,7 +136,7 @@ def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
         raise ValueError(f"--seeds names a seed twice: {' '.join(map(str, args.seeds))}")
     config = read_settings(args)
     place = place or RUNS / default_name(config).rpartition("-")[0]
-    jobs = args.jobs if args.jobs is not None else (3 if find_device(config.device).type == "cuda" else os.cpu_count() or 1)
+    jobs = args.jobs if args.jobs is not None else runs_at_once(find_device(config.device))
     configs = {f"seed-{seed}": dataclasses.replace(config, seed=seed) for seed in args.seeds}
     codes = train_many(configs, place, jobs, say=lambda text: print(text, flush=True))
     ends = [(name, "finished" if code == 0 else f"not finished (code {code})") for name, code in codes.items()]

@@ -17,7 +17,7 @@ from ..training.processes import PATIENCE, terminated_is_interrupted
 from .folder import StudyFolder
 from .local import worker_arguments
 from .study import Task
-from .worker import BAD_INPUT
+from .worker import BAD_INPUT, DIVERGED
 
 CONNECT_SECONDS = 20.0
 
@@ -87,7 +87,7 @@ def run_worker(arguments: list[str], log: str, cwd: str) -> int:
     from . import worker
 
     code = run_logged(worker.main, arguments, log, cwd)
-    if code not in (0, BAD_INPUT):
+    if code not in (0, BAD_INPUT, DIVERGED):
         raise TaskFailed(f"exit code {code}; see {log}")
     return code
 

@@ -31,7 +31,13 @@ def compare_runs(runs: Sequence[Run], score: str | None = None) -> Report:
     if double is not None:
         raise ValueError(f"{double.folder} has the settings and seed of another of these runs, so they do not count as two; leave one out")
     records = [make_record(run, source=str(run.folder)) for run in runs]
-    chosen = score or next(name for name in ("eval_success", "eval_return", "return") if all(name in record["final"] for record in records))
+    without = next((run for run, record in zip(runs, records, strict=True) if not record["final"]), None)
+    if without is not None:
+        raise ValueError(f"{without.folder} has no score, since one of its returns was not finite; leave it out")
+    shared = [name for name in ("eval_success", "eval_return", "return") if all(name in record["final"] for record in records)]
+    if score is None and not shared:
+        raise ValueError("these runs have no score in common, since a return of one was not finite; name fewer of them")
+    chosen = score or shared[0]
     check_score(chosen)
     for run, record in zip(runs, records, strict=True):
         if chosen not in record["final"]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-import torch
-
+from ..devices import gpu_slots
 from ..lookup import trusted_names
 from ..training.processes import Job, python_module, run_jobs
 from .folder import StudyFolder
 from .study import MeasureTask, Task
-from .worker import BAD_INPUT, INTERRUPTED
-
-PER_GPU = 3           # runs that share a GPU; with NVIDIA's MPS they do so well
+from .worker import FINAL, INTERRUPTED
 
 
 def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries: int = 1, apart: bool = False,
@@ -24,7 +20,7 @@ def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries:
     groups = group(tasks, len(tasks) if apart else at_once)
 
     def again(job: Job) -> bool:
-        return job.code not in (BAD_INPUT, INTERRUPTED) and job.starts <= retries
+        return job.code not in FINAL and job.starts <= retries
 
     def watch(running: Sequence[Job]) -> None:
         for job in running:
@@ -36,7 +32,8 @@ def launch(folder: StudyFolder, tasks: Sequence[Task], *, at_once: int, retries:
     start = python_module("hadamem.experiments.worker")
     commands = {name: [*start, *worker_arguments(folder, *part)] for name, part in groups.items()}
     jobs = [Job(name, partial(list, commands[name]), folder.log(part[0])) for name, part in groups.items()]
-    return not run_jobs(jobs, at_once, slots=gpu_slots(), again=again, tick=watch, stopping=stopping, every=2.0)
+    slots = gpu_slots(str(task.settings.get("device", "")) for task in tasks)
+    return not run_jobs(jobs, at_once, slots=slots, again=again, tick=watch, stopping=stopping, every=2.0)
 
 
 def group(tasks: Sequence[Task], at_most: int) -> dict[str, list[Task]]:
@@ -68,18 +65,3 @@ def worker_arguments(folder: StudyFolder, *tasks: Task) -> list[str]:
     return [str(folder.path), *(task.name for task in tasks),
             *([] if folder.extra_records is None else ["--records", str(folder.extra_records)]),
             *(["--trust-names", *names] if names else [])]
-
-
-def default_at_once() -> int:
-    """Tasks at the same time: three per GPU, otherwise one per core."""
-    gpus = len(gpu_slots()) if torch.cuda.is_available() else 0
-    return PER_GPU * gpus if gpus else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def gpu_slots() -> list[Mapping[str, str]]:
-    """Environment variables that select each of the GPUs in turn; one empty entry for a machine with one GPU or none."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if count < 2:
-        return [{}]
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
-    return [{"CUDA_VISIBLE_DEVICES": name} for name in names[:count]]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..names import did_you_mean, shorten
+from ..runs.config import read_values
 from ..runs.folder import read_config
 from .study import MOST_SEEDS, SCORES, Study, TrainTask, check_evaluated
 
@@ -59,9 +60,9 @@ def grid(name: str, envs: Any, memories: Any = ("shm",), *, agents: Sequence[str
         changes = {key: value for _, part in chosen for key, value in part.items()}
         for seed in numbers:
             text = "-".join([*labels.values(), str(seed)])
-            whole = {"preset": preset, **shared, **changes, "seed": seed}
-            task = TrainTask(re.sub(r"[^A-Za-z0-9._+=-]+", "-", text).strip("-"), labels, whole)
             try:
+                whole = {"preset": preset, **read_values({**shared, **changes}, preset), "seed": seed}
+                task = TrainTask(re.sub(r"[^A-Za-z0-9._+=-]+", "-", text).strip("-"), labels, whole)
                 check_evaluated(score, task.config())
             except (ValueError, TypeError) as error:
                 raise ValueError(f"{text}: {error}") from error

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ..devices import find_device, runs_at_once
 from ..envs import make
 from ..memory import make_memory
 from . import cluster, local
@@ -40,7 +42,8 @@ def run_study(study: Study, out: Path | str, *, launcher: str = "local", jobs: i
     for task in study.runs:
         folder.kept_record(task)      # an error if one is of other settings
     check([task for task in chosen if not (folder.exists() and folder.finished(task))])
-    folder.begin(study)
+    with folder.lock() if folder.exists() else contextlib.nullcontext():      # of a study that runs, nothing is changed
+        folder.begin(study)
     with folder.lock():
         return _run(study, folder, chosen, launcher, jobs, retries, ray_address, gpus_per_task, watch, stopping)
 
@@ -52,7 +55,7 @@ def _run(study: Study, folder: StudyFolder, chosen: Sequence[Task], launcher: st
     for task in todo:
         folder.note_failure(task.name, None)
     totals = {task.name: task.config().total_steps for task in chosen if isinstance(task, TrainTask)}
-    at_once = 1 if study.alone else min(jobs or local.default_at_once(), max(1, len(todo)))
+    at_once = 1 if study.alone else min(jobs or runs_at_once(find_device("auto")), max(1, len(todo)))
 
     def tick() -> None:
         if watch is not None:

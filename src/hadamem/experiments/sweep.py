@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..names import did_you_mean
-from ..runs.config import TrainConfig, make_config, settings_table
+from ..runs.config import TrainConfig, make_config, read_values, settings_table
 from ..runs.presets import PRESETS
 from ..runs.settings import Setting
 from .own import read_keys, seed_list, settings_of
@@ -135,7 +135,7 @@ def make_sweep(name: str, search: Any, *, env: str | None = None, memory: str | 
             raise ValueError(f"{key} must be a whole number of at least {least}, got {number!r}")
     given = {"env": env, "memory": memory, "agent": agent, "total_steps": steps}
     shared = settings_of("settings", settings)
-    whole = {"preset": preset, **{key: value for key, value in given.items() if value is not None}, **shared}
+    whole = {"preset": preset, **read_values({**{key: value for key, value in given.items() if value is not None}, **shared}, preset)}
     found = PRESETS.get(preset)
     if "env" not in whole and (found is None or "env" not in found.settings):
         raise ValueError(f"env is missing: {KEYS['env']}")
@@ -144,7 +144,7 @@ def make_sweep(name: str, search: Any, *, env: str | None = None, memory: str | 
     if not isinstance(search, Mapping) or not search:
         raise ValueError(f"search must be {KEYS['search']}; got {search!r}")
     ranges = dict[str, Range]()
-    set_already = set(table.flatten(shared)) | ({"network.memory"} if memory else set())
+    set_already = set(table.flatten(shared, read=True)) | ({"network.memory"} if memory else set())
     for key, spec in search.items():
         try:
             setting = table.find(key)

@@ -59,9 +59,10 @@ class SweepFolder:
         """Write sweep.json."""
         self.check(sweep)
         try:
-            (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(parents=True, exist_ok=True)
             content = {"format": FORMAT, "hadamem": __version__, "changed": now(), "sweep": sweep.to_plain()}
             write_text(self.path / SWEEP, json.dumps(content, indent=1) + "\n")
+            (self.path / TRIALS).mkdir(exist_ok=True)
         except OSError as error:
             raise ValueError(f"cannot write to {self.path}: {error.strerror or error}; choose another folder with --out") from error
 

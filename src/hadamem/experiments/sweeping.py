@@ -19,8 +19,9 @@ import numpy as np
 import optuna
 from optuna.trial import TrialState
 
+from ..devices import find_device, gpu_slots, runs_at_once
 from ..lookup import trusted_names
-from ..runs.folder import METRICS, RunFolder, is_run, read_info, save_config
+from ..runs.folder import METRICS, RunFolder, is_locked, is_run, save_config
 from ..runs.metrics import read_rows
 from ..statistics import final_score, series
 from ..training.launch import is_finished, last_row, log_of
@@ -31,7 +32,7 @@ from .ray_jobs import ray_jobs
 from .status import TaskStatus
 from .sweep import Range, Sweep
 from .sweep_folder import SweepFolder
-from .worker import BAD_INPUT, INTERRUPTED
+from .worker import FINAL, INTERRUPTED
 
 POINTS = 20           # of a run, at which its score is reported to the pruner
 LAST = 10             # a score is the mean over this many iterations
@@ -79,9 +80,10 @@ def run_sweep(sweep: Sweep, out: Path | str, *, launcher: str = "local", jobs: i
     folder = SweepFolder(out)
     folder.check(sweep)
     running.check(sweep.tasks())
-    folder.begin(sweep)
+    with lock(folder.path, "sweep") if folder.exists() else contextlib.nullcontext():      # of a sweep that runs, nothing is changed
+        folder.begin(sweep)
     place: contextlib.AbstractContextManager[tuple[Callable[..., Job], int]] = ray_jobs(ray_address, jobs, gpus_per_run) \
-        if launcher == "ray" else contextlib.nullcontext((Job, jobs or local.default_at_once()))
+        if launcher == "ray" else contextlib.nullcontext((Job, jobs or runs_at_once(find_device("auto"))))
     with lock(folder.path, "sweep"), place as (make_job, at_once):
         loop = Sweeper(sweep, folder, open_study(sweep, folder), retries, say, make_job)
 
@@ -90,7 +92,7 @@ def run_sweep(sweep: Sweep, out: Path | str, *, launcher: str = "local", jobs: i
             watch(loop.statuses(), at_once)
 
         watch(loop.statuses(), at_once)
-        launch(loop, at_once, slots=local.gpu_slots(), again=loop.again, tick=tick, every=2.0,
+        launch(loop, at_once, slots=gpu_slots([str(sweep.settings.get("device", ""))]), again=loop.again, tick=tick, every=2.0,
                stopping=lambda: say("stopping: waiting for the runs to write a checkpoint"))
         tick([])
         loop.write_best()      # an earlier call may have been killed before it could
@@ -188,7 +190,7 @@ class Sweeper:
     def again(self, job: Job) -> bool:
         """Whether to start a job once more that has ended with an error."""
         ending = any(active.ending for active in self.active.values() if job in active.jobs)
-        return not ending and job.code not in (0, BAD_INPUT, INTERRUPTED) and job.starts <= self.retries
+        return not ending and job.code not in (0, *FINAL) and job.starts <= self.retries
 
     def look(self, jobs: Sequence[Job]) -> None:
         """Report scores, stop what does badly, and tell Optuna what has ended. jobs: those that run, or have just ended."""
@@ -282,8 +284,8 @@ def states(sweep: Sweep, folder: SweepFolder, trials: Sequence[Any], active: Con
             continue
         places = [folder.run_folder(trial.number, seed) for seed in sweep.seeds]
         rows = [last_row(place) for place in places]
-        said = {read_info(place).get("status") for place in places}
-        state = ENDED.get(trial.state) or ("running" if trial.number in active or "running" in said else "interrupted")
+        runs = trial.number in active or any(is_locked(place) for place in places)
+        state = ENDED.get(trial.state) or ("running" if runs else "interrupted")
         newest = [row[sweep.score] for row in rows if sweep.score in row]
         value = trial.value if trial.state == TrialState.COMPLETE else newest[-1] if newest else None
         found.append(TaskStatus(name, state, sum(int(row.get("steps", 0)) for row in rows), total * len(rows),

@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..runs.folder import load_config, rebuild_config
+from ..runs.folder import load_config
 from ..training.loop import train
-from .worker import INTERRUPTED, guard, prepare
+from .worker import INTERRUPTED, guard, prepare, resumption
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
 
     def work() -> int:
-        run = train(load_config(args.config), args.folder, resume=rebuild_config(args.folder, print),
+        run = train(load_config(args.config), args.folder, resume=resumption(args.folder),
                     notify=lambda text: print(text, flush=True))
         return 0 if run.status == "finished" else INTERRUPTED
 

@@ -20,11 +20,13 @@ from ..runs.folder import is_locked, rebuild_config
 from ..training.loop import train
 from ..training.processes import end_with_parent
 from ..training.run import Run
+from ..training.session import Diverged
 from .folder import StudyFolder
 from .records import make_record, read_record, write_record
 from .study import MeasureTask, TrainTask
 
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130      # exit codes
+FAILED, BAD_INPUT, DIVERGED, INTERRUPTED = 1, 2, 3, 130      # exit codes
+FINAL = (BAD_INPUT, DIVERGED, INTERRUPTED)                   # the same will happen again, or the user wanted it
 PATIENCE = 60.0                                 # seconds to wait for another worker to leave the run's folder
 
 
@@ -58,7 +60,13 @@ def _train(folder: StudyFolder, task: TrainTask) -> Run:
     end = time.monotonic() + PATIENCE
     while is_locked(place) and time.monotonic() < end:      # an earlier worker is writing its last checkpoint
         time.sleep(0.2)
-    return train(task.config(), place, resume=rebuild_config(place, print), notify=lambda text: print(text, flush=True))
+    return train(task.config(), place, resume=resumption(place), notify=lambda text: print(text, flush=True))
+
+
+def resumption(place: Path) -> str | bool:
+    """What `train` is told about a run's folder: continue if there is one, but never from the best checkpoint, which would hide that a run
+    has diverged."""
+    return "newest" if rebuild_config(place, print) else False
 
 
 def _measure(folder: StudyFolder, task: MeasureTask) -> int:
@@ -129,6 +137,10 @@ def guard(work: Callable[[], int], failed: Callable[[str], None] = lambda error:
         print(f"hadamem: {clip_text(error)}", file=sys.stderr, flush=True)
         failed(clip_text(error))
         return BAD_INPUT
+    except Diverged as error:                     # and so will this
+        print(f"hadamem: {clip_text(error)}", file=sys.stderr, flush=True)
+        failed(clip_text(error))
+        return DIVERGED
     except Exception as error:
         import traceback
 

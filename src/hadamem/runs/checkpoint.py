@@ -20,7 +20,7 @@ from torch import Tensor
 from .._version import __version__
 from ..files import clear_leftovers, clip_text, free_name, sync_folder, write_through
 from ..lookup import from_file
-from .chunks import Chunked, ChunkStore
+from .chunks import Chunked, ChunkStore, file_of
 from .files import CheckpointError, LinkError, inside
 
 FORMAT = 1                 # of everything that a run writes; raised when an older hadamem could not read it
@@ -59,6 +59,7 @@ def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any],
             write_through(new / name, more.encode())
         sync_folder(new)
         if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)      # of a process that was killed here
             folder.rename(old)
         try:
             new.rename(folder)
@@ -106,7 +107,8 @@ def read_about(folder: Path) -> dict[str, Any]:
     if damaged:
         raise CheckpointError(f"{path} was changed: its checksum is wrong")
     check_format(about, path)
-    if not all(isinstance(seal, dict) and isinstance(seal.get("name"), str) and {"bytes", "sha256"} <= seal.keys()
+    if not all(isinstance(seal, dict) and isinstance(seal.get("name"), str) and isinstance(seal.get("file", ""), str)
+               and {"bytes", "sha256"} <= seal.keys()
                for seal in about.get("chunks", [])):
         raise CheckpointError(f"{path} does not say which chunks it needs")
     return from_file(about, path)
@@ -191,7 +193,7 @@ class Checkpoints:
         named: set[str] = set()
         for path in self.paths():
             try:
-                named |= {seal["name"] for seal in read_about(path).get("chunks", [])}
+                named |= {file_of(seal) for seal in read_about(path).get("chunks", [])}
             except CheckpointError:
                 return
         self.chunks.keep(named)

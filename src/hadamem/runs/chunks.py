@@ -29,8 +29,13 @@ class Chunked(Protocol):
         """Restore it from (name, tensors) pairs, in the order of `chunk_names`."""
 
 
+def file_of(seal: Mapping[str, Any]) -> str:
+    """The name of a chunk's file, without its suffix."""
+    return seal.get("file", seal["name"])
+
+
 class ChunkStore:
-    """The chunks in a folder. A seal is the name, size and checksum of a chunk."""
+    """The chunks in a folder. A seal is the name, size and checksum of a chunk, and its file if that has another name."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -45,8 +50,13 @@ class ChunkStore:
             if name not in self.seals:
                 data = save({key: x.detach().cpu().contiguous() for key, x in read(name).items()})
                 self.folder.mkdir(parents=True, exist_ok=True)
-                write_file(self._path(name), data)
-                self.seals[name] = {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+                path, number = self._path(name), 1
+                while path.exists() and path.read_bytes() != data:      # it may belong to a checkpoint from before the run went back
+                    number += 1
+                    path = self._path(f"{name}-{number}")
+                write_file(path, data)
+                self.seals[name] = {"name": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(),
+                                    **({} if path.stem == name else {"file": path.stem})}
         return [self.seals[name] for name in names]
 
     def read(self, seals: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -54,7 +64,7 @@ class ChunkStore:
         from safetensors.torch import load
 
         for seal in seals:
-            path = self._path(seal["name"])
+            path = self._path(file_of(seal))
             try:
                 data = path.read_bytes()
             except OSError as error:
@@ -67,17 +77,17 @@ class ChunkStore:
     def check(self, seals: Iterable[Mapping[str, Any]]) -> None:
         """Raise a CheckpointError if a chunk is missing or has another size; contents are checked by `read`."""
         for seal in seals:
-            path = self._path(seal["name"])
+            path = self._path(file_of(seal))
             if not path.is_file() or path.stat().st_size != seal["bytes"]:
                 raise CheckpointError(f"{path} is missing or incomplete")
 
-    def keep(self, names: set[str]) -> None:
-        """Delete all other chunks."""
+    def keep(self, files: set[str]) -> None:
+        """Delete all other chunks. files: see `file_of`."""
         if inside(self.folder, self.folder.parent).is_dir():
             for path in self.folder.iterdir():
-                if path.name.removesuffix(".safetensors") not in names:
+                if path.name.removesuffix(".safetensors") not in files:
                     path.unlink(missing_ok=True)
-        self.seals = {name: seal for name, seal in self.seals.items() if name in names}
+        self.seals = {name: seal for name, seal in self.seals.items() if file_of(seal) in files}
 
     def _path(self, name: str) -> Path:
         return inside(self.folder / f"{name}.safetensors", self.folder.parent)

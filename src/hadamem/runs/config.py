@@ -142,6 +142,19 @@ def make_config(preset: str = "default", **changes: Any) -> TrainConfig:
     return dataclasses.replace(config, steps_per_iteration=config.iteration_steps, network=spell_out(config.network))
 
 
+def read_values(values: Mapping[str, Any], preset: str) -> dict[str, Any]:
+    """Changes of a preset that stand in a YAML file, where numbers and "none" may be text, in the types of their settings."""
+    if not isinstance(preset, str) or preset not in PRESETS:
+        return dict(values)      # `make_config` says what is wrong
+    agent = values.get("agent", PRESETS[preset].agent)
+    table, found = settings_table(agent), dict[str, Any]()
+    check_sections(values, agent)
+    for name, value in values.items():
+        flat = table.flatten({name: value}, read=True)
+        found |= flat if name in table.sections or not flat else {name: next(iter(flat.values()))}
+    return found
+
+
 def check_sections(values: Mapping[str, Any], agent: str, file: Any = None) -> None:
     """Refuse the section of another agent than the run's."""
     for name in values:

@@ -107,7 +107,7 @@ def cut_back(path: Path, iteration: int, say: Callable[[str], None], seal: Mappi
             lines.append(line + "\n")
             last = row
     if damaged:
-        kept = path.with_name(f"{path.name}.damaged")
+        kept = free_name(path.with_name(f"{path.name}.damaged"))
         write_file(kept, path.read_bytes())
         say(f"{path} had {len(damaged)} damaged {'row' if len(damaged) == 1 else 'rows'} (line {', '.join(map(str, damaged[:5]))}"
             f"{' ...' if len(damaged) > 5 else ''}), which {'was' if len(damaged) == 1 else 'were'} dropped; the file as it was is {kept}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Generator, Iterator
@@ -11,7 +12,7 @@ from typing import Any
 from ..files import clip_text
 from .checkpoint import ABOUT, CHUNKS, Checkpoints, read, read_about
 from .files import inside
-from .folder import CHECKPOINTS, CONFIG, EVALUATION, EVALUATIONS, METRICS, RUN, read_config
+from .folder import CHECKPOINTS, CONFIG, EVALUATION, EVALUATIONS, METRICS, RUN, read_config, read_info
 from .metrics import read_lines
 
 
@@ -73,6 +74,9 @@ def _check_rows(path: Path) -> Iterator[str]:
 
 def _check_metrics(path: Path, newest: int, seal: Any) -> Iterator[str]:
     """newest: iteration of the newest checkpoint, up to which there must be a row for each. seal: of these rows."""
+    if newest and not path.exists():
+        yield f"{path} is missing, but there is a checkpoint of iteration {newest}"
+        return
     damaged = list(_check_rows(path))
     yield from damaged
     try:
@@ -101,6 +105,9 @@ def _check_checkpoints(folder: Path) -> Generator[str, None, tuple[int, Any]]:
     except ValueError as error:
         yield clip_text(error)
         return newest
+    with contextlib.suppress(OSError, ValueError):      # reported by `_check_metrics`
+        if not paths and read_info(folder).get("status") in ("finished", "interrupted") and any(read_lines(folder / METRICS)):
+            yield f"{folder / CHECKPOINTS} has no checkpoint, but {METRICS} has rows"
     for path in paths:
         problems = list(_check_checkpoint(path))
         yield from problems

@@ -37,17 +37,28 @@ class Best:
         self.measure = {"by": "eval_return", **evaluated} if evaluated is not None else {"by": "return"}
         self.score = read_score(folder, self.measure)
         self._outlier = math.inf                    # magnitude of the smallest reward that was called one
+        self._latest: float | None = None           # mean return of the latest iteration in which episodes ended
         self._waiting: Candidate | None = None      # to be judged
         self._newest: Candidate | None = None
         self._episodes = self._total = 0.0          # since `_waiting`
 
-    def see(self, row: Mapping[str, Any], make: Callable[[], Candidate]) -> None:
-        """A row of metrics. make: makes a checkpoint of the state after it. Returns with outliers in them are not counted."""
-        self._outlier = min(self._outlier, row.get("outlier_reward", math.inf))
+    def see(self, row: Mapping[str, Any], make: Callable[[], Candidate], limit: Callable[[], float] = lambda: 0.0) -> None:
+        """A row of metrics. make: makes a checkpoint of the state after it. Returns with outliers in them are not counted.
+
+        limit: the magnitude up to which rewards are none now; asked once there was one.
+        """
+        if "outlier_reward" in row:
+            self._outlier = min(self._outlier, row["outlier_reward"])
+        elif self._outlier < math.inf and self._outlier <= limit():      # rewards have grown that large
+            self._outlier = math.inf
+        if not self._plausible(row, "eval_" if self.evaluated else ""):
+            return
         if self.evaluated:
-            if row.get("eval_return", -math.inf) > self.score and self._plausible(row, "eval_"):
+            if row["eval_return"] > self.score:
                 self._keep(make(), row["eval_return"], row.get("eval_episodes", 0))
-        elif self._waiting is not None and row.get("episodes") and "return" in row and self._plausible(row, ""):
+            return
+        self._latest = row["return"]
+        if self._waiting is not None:
             self._episodes += row["episodes"]
             self._total += row["episodes"] * row["return"]
             if self._episodes >= EPISODES:
@@ -61,12 +72,12 @@ class Best:
         if self._waiting is None:
             self._waiting = candidate
 
-    def end(self, latest: float | None) -> None:
+    def end(self) -> None:
         """The run has finished: the last checkpoint has the latest mean return, for want of a better measure."""
         if self._episodes:
             self._judge()
-        if self._newest is not None and (not self._exists() or (not self.evaluated and latest is not None and latest > self.score)):
-            self._keep(self._newest, latest, 0)
+        if self._newest is not None and (not self._exists() or (self._latest is not None and self._latest > self.score)):
+            self._keep(self._newest, self._latest, 0)
 
     def rescue(self) -> None:
         """The run has failed: if there is no best checkpoint yet, keep the oldest that was not judged."""
@@ -81,9 +92,13 @@ class Best:
         self._waiting, self._episodes, self._total = None, 0.0, 0.0
 
     def _plausible(self, row: Mapping[str, Any], prefix: str) -> bool:
-        """Whether no episode of the row can hold an outlier: none is that far from their mean, or from 0 if there is only one."""
+        """Whether the row has a mean return, and no episode can hold an outlier: none is that far from the mean, or from 0 if it is one."""
+        if f"{prefix}return" not in row:
+            return False
+        if self._outlier == math.inf:
+            return True
         count = row.get(f"{prefix}episodes", 0)
-        far = abs(row[f"{prefix}return"]) if count <= 1 else row.get(f"{prefix}return_std", 0.0) * count ** 0.5
+        far = abs(row[f"{prefix}return"]) if count <= 1 else row.get(f"{prefix}return_std", math.inf) * count ** 0.5
         return far < 0.5 * self._outlier
 
     def _exists(self) -> bool:

@@ -20,6 +20,7 @@ from ..envs.base import nobody
 from ..envs.features import AgentInputs
 from ..states import State
 from .outliers import RewardLimit
+from .seeding import env_seed
 
 EPISODES = ("episodes", "return", "return_squared", "length", "success")      # sums over the episodes that ended
 
@@ -61,7 +62,7 @@ class Collector:
         n, device, actions = env.num_envs, env.device, agent.actions
         self.dtype = next(agent.network.parameters()).dtype
         self.truncates = env.unwrapped.truncates or env.unwrapped.max_episode_steps is not None      # episodes may be truncated
-        obs, info = env.reset(seed=seed)
+        obs, info = env.reset(seed=seed if env.unwrapped.restorable else env_seed(seed))
         # What the next step starts from: the current observation, the action that led to it, and whether it opens an episode.
         self.obs = trees.apply(torch.clone, obs)
         self.previous_action = torch.zeros(n, *(env.single_action_space.shape or ()), dtype=inputs.action_dtype, device=device)
@@ -249,9 +250,10 @@ class Collector:
         self.knows_success = success is not None
         if nobody(done):
             return
-        total = torch.where(done, self.returns, 0.0)                    # `where`, so that a nan stays in its env
+        total = torch.where(done, self.returns, 0.0).to(self.ended.dtype)      # `where`, so that a nan stays in its env
         won = torch.zeros_like(total) if success is None else (success & done).to(total.dtype)
-        self.ended.add_(torch.stack([done.to(total.dtype), total, total.square(), torch.where(done, self.lengths, 0.0), won]).sum(1))
+        length = torch.where(done, self.lengths, 0.0).to(total.dtype)
+        self.ended.add_(torch.stack([done.to(total.dtype), total, total.square(), length, won]).sum(1))
         self.returns.masked_fill_(done, 0)
         self.lengths.masked_fill_(done, 0)
 
@@ -277,8 +279,7 @@ class Collector:
 
     def _restart(self, iteration: int) -> None:
         """Start new episodes, with a seed that no earlier start of this run had."""
-        draws = torch.Generator().manual_seed(self.seed * 1_000_003 + iteration)
-        obs, info = self.env.reset(seed=int(torch.randint(1 << 31, (), generator=draws)))
+        obs, info = self.env.reset(seed=env_seed(self.seed, iteration + 1))
         self._carry(Now(obs, torch.zeros_like(self.previous_action), torch.ones_like(self.first), torch.zeros_like(self.previous_reward),
                         self._allowed(info), self.state))
         self.returns.zero_()

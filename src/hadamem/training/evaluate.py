@@ -21,9 +21,9 @@ from torch import Tensor
 from .. import envs, lookup
 from ..envs.base import positive
 from ..statistics import mean_interval, rate_interval
+from .seeding import SEEDS, env_seed
 
 FIRST_ENV = 1 << 40       # index of the first env of an evaluation; no training run has this many, so the episodes are new
-FIRST_SEED = 1 << 30      # Gymnasium envs have no such index: this is added to their seeds
 MAX_ENVS = 64
 WARN_AFTER = 60.0         # seconds without a finished episode before a warning that mentions max_steps
 
@@ -122,7 +122,7 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
 
 
 def check_seed(seed: int) -> None:
-    if not 0 <= seed < FIRST_SEED:
+    if not 0 <= seed < SEEDS:
         raise ValueError(f"seed must be in 0 .. 2**30 - 1, got {seed}")
 
 
@@ -157,7 +157,7 @@ def reset_for_evaluation(env: Any, policy: Any, seed: int) -> tuple[Any, dict[st
     """Reset an env to the episodes of evaluation `seed`; see `evaluate`."""
     inner = env.unwrapped
     if not inner.restorable:      # a Gymnasium env
-        return env.reset(seed=FIRST_SEED + seed)
+        return env.reset(seed=SEEDS + env_seed(seed))      # no training run has one of these
     before, inner.first_env = inner.first_env, FIRST_ENV + (seed << 20)
     try:
         return env.reset(seed=policy.seed)

@@ -17,7 +17,6 @@ from .trainer import Trainer, worker_options
 
 COPIES, FOREIGN_COPIES = 256, 8      # of the env, at most; every Gymnasium env takes a process's time and memory
 FIRST_SEED = 1 << 29                 # `hadamem eval` has small seeds, and so other episodes
-NUM_SEEDS = 1 << 20
 
 
 class Evaluator:
@@ -42,8 +41,7 @@ class Evaluator:
     def evaluate(self) -> dict[str, float]:
         """Play the episodes of this iteration: entries for its row of metrics."""
         start = time.perf_counter()
-        # Seeds lie `COPIES` apart, since copy i of a Gymnasium env gets seed + i.
-        seed = FIRST_SEED + self.trainer.iterations % NUM_SEEDS * COPIES
+        seed = FIRST_SEED + self.trainer.iterations % FIRST_SEED
         with _own_random_numbers(seed, self.trainer.device):
             found = evaluate(self.policy, self.env, self.config.eval_episodes, seed, self.config.eval_deterministic)
         length = sum(found.lengths) / found.episodes

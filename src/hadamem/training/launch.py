@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..devices import gpu_slots
 from ..lookup import trusted_names
 from ..runs.config import TrainConfig, to_dict
 from ..runs.folder import FREE, METRICS, check_same, is_run, load_config, read_info, rebuild_config, save_config
@@ -35,7 +36,8 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
     with tempfile.TemporaryDirectory() as config_folder:
         todo = [Job(name, partial(_command, out / name, configs[name], Path(config_folder)), log_of(out / name))
                 for name in configs if name not in done]
-        run_jobs(todo, jobs, tick=lambda running: say("  ".join(_line(out / job.name) for job in running) or "..."),
+        slots = gpu_slots(config.device for config in configs.values())
+        run_jobs(todo, jobs, slots=slots, tick=lambda running: say("  ".join(_line(out / job.name) for job in running) or "..."),
                  stopping=lambda: say("stopping: waiting for the runs to write a checkpoint"))
     for job in todo:
         if job.code and job.starts:

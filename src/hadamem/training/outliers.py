@@ -12,7 +12,8 @@ class RewardLimit:
     """Limits the rewards of a rollout to `FACTOR` times the largest magnitude before them.
 
     In the first rollout, to as many times that of a typical env: the median over envs with rewards. As long as all rewards were 0 there is
-    no limit. If rewards really have grown, the limit grows with them, a factor each rollout. Works in place, without waiting for the GPU.
+    no limit. If rewards really have grown, in half of the envs or again and again, the limit grows with them. Works in place, without
+    waiting for the GPU.
     """
 
     def __init__(self, device: torch.device):
@@ -31,7 +32,8 @@ class RewardLimit:
     def apply(self, reward: Tensor) -> None:
         """Limit rewards [N, T]. Those that are not finite stay: they are dealt with elsewhere."""
         size = torch.where(torch.isfinite(reward), reward.abs(), 0.0).to(self.largest.dtype)
-        usual = torch.maximum(self.largest, _median_above_zero(size.amax(1)))
+        each = size.amax(1)      # of every env
+        usual = torch.where(self.largest > 0, torch.maximum(self.largest, _typical(each)), _median_above_zero(each))
         limit = torch.where(usual > 0, FACTOR * usual, torch.inf)
         self.before.copy_(usual)
         self.count.copy_((size > limit).sum())
@@ -49,6 +51,11 @@ class RewardLimit:
         nothing = torch.full_like(self.count, torch.nan)
         return {name: torch.where(self.count > 0, x, nothing)
                 for name, x in (("outliers", self.count), ("outlier_reward", self.worst), ("usual_reward", self.before))}
+
+
+def _typical(x: Tensor) -> Tensor:
+    """The median of x [N]; 0 for fewer than 3 entries, where one of them would decide."""
+    return x.sort().values[(len(x) - 1) // 2] if len(x) >= 3 else torch.zeros_like(x[0])
 
 
 def _median_above_zero(x: Tensor) -> Tensor:

@@ -51,7 +51,6 @@ class Session:
         self.best: Best | None = None
         self.skipped = 0                     # updates of iterations in a row in which most were not finite
         self.clean = True                    # no update was skipped since the last checkpoint
-        self.latest: float | None = None     # mean return of the latest iteration in which episodes ended
         self.outliers = False                # the user was told of rewards that are
         self.bad_steps = 0                   # steps that were not finite, when the user was told of them
 
@@ -98,7 +97,7 @@ class Session:
             self._check_finite(row)
             if self.best is not None:
                 with self._writing():
-                    self.best.see(row, self._candidate)
+                    self.best.see(row, self._candidate, lambda: float(trainer.collector.limit.high))
             self._tell_bad_steps(row)
             self._tell_outliers(row)
             if should_stop() and not trainer.done:
@@ -109,7 +108,7 @@ class Session:
         self.save()
         if self.best is not None:
             with self._writing():
-                self.best.end(self.latest)
+                self.best.end()
         return "finished"
 
     def save(self) -> None:
@@ -257,7 +256,6 @@ class Session:
         """End the run if weights are not finite, or after iterations that skip most updates, more than `max_skipped` in a row."""
         limit = self.trainer.config.max_skipped
         skipped, updates = round(row.get("skipped", 0)), round(row.get("updates", 0))
-        self.latest = row.get("return", self.latest)
         if skipped:
             self.clean = False
             self._check_weights()

@@ -118,7 +118,8 @@ class Signals:
             raise Stopped(self.number)
         self._came, self.number = time.monotonic(), number
         if self.stopping is not None:
-            self.stopping()
+            with contextlib.suppress(OSError):      # it may print where nobody reads any more
+                self.stopping()
         elif number == signal.SIGINT:          # os.write: Python's streams may be in use
             with contextlib.suppress(OSError):
                 os.write(2, b"\nstopping after this iteration, with a checkpoint; press Ctrl-C again to stop at once\n")

@@ -138,6 +138,7 @@ class Progress:
         self.shown = config.agent_class.shown
         self.tally = Summary()
         self.facts = ""
+        self.was_built = False               # the run exists, and its first iteration may begin
         self.stop_requested = False          # Ctrl-C was pressed
         self._panel: Live | None = None
         self._lock = threading.Lock()
@@ -150,6 +151,7 @@ class Progress:
 
     def built(self, trainer: Any) -> None:
         """Show device, parameters and envs of the run; for `train(built=...)`."""
+        self.was_built = True
         parameters = sum(p.numel() for p in trainer.network.parameters())
         self.facts = f"{trainer.device}, {parameters:,} parameters, {trainer.num_envs} envs x {trainer.steps} steps"
         if trainer.replay is not None:
@@ -176,7 +178,8 @@ class Progress:
         """Show that the run will stop after this iteration; for `train(stopping=...)`."""
         self.stop_requested = True
         if not self.live:
-            os.write(2, f"{STOPPING}\n".encode())      # os.write: in a signal handler, Python's streams may be in use
+            with contextlib.suppress(OSError):              # of a pipe or terminal that is gone
+                os.write(2, f"{STOPPING}\n".encode())      # os.write: in a signal handler, Python's streams may be in use
 
     def __enter__(self) -> Progress:
         if self.live:

@@ -93,8 +93,7 @@ def write(frames: Iterable[Frame], path: Path | str, fps: float = 4.0) -> Path:
     """Write frames to a .gif or .mp4 file, depending on the suffix of the path. Episodes follow one another."""
     path = Path(path)
     check_path(path)
-    if not 0 < fps <= 100:
-        raise ValueError(f"fps must be above 0 and at most 100, got {fps}")
+    check_fps(fps)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     try:
@@ -114,8 +113,14 @@ def check_path(path: Path | str) -> None:
         raise ValueError("an .mp4 file needs ffmpeg: install it, run `pip install imageio-ffmpeg`, or write a .gif file instead")
 
 
+def check_fps(fps: float) -> None:
+    if not 0 < fps <= 100:
+        raise ValueError(f"fps must be above 0 and at most 100, got {fps}")
+
+
 def show(frames: Iterable[Frame], fps: float = 4.0, out: TextIO | None = None) -> None:
     """Print text frames: animated on a terminal, otherwise one below the other."""
+    check_fps(fps)
     out = out or sys.stdout
     animated = out.isatty()
     for frame in frames:

@@ -99,9 +99,13 @@ class InProcess(GroupBackend):
         super().__init__()
         self.num_envs, self.mode = num_envs, mode
         self.group = Group([make] * num_envs, 0, mode.name.lower())
-        self.configure(self.group.describe())
-        self.attach(create(self.observation_space, self.action_space, num_envs)[0])
-        self.group.attach(self.arrays)
+        try:
+            self.configure(self.group.describe())
+            self.attach(create(self.observation_space, self.action_space, num_envs)[0])
+            self.group.attach(self.arrays)
+        except BaseException:
+            self.group.close()
+            raise
 
     def reset(self, seed: int | list[int] | None, options: dict[str, Any] | None, mask: np.ndarray | None) -> None:
         self.group.reset(seeds_of(seed, self.num_envs), options, None if mask is None else mask.tolist())

@@ -31,12 +31,16 @@ class Group:
         self.first, self.mode = first, mode
         self.current = first                   # the env that is being stepped or reset
         self.envs: list[Env[Any, Any]] = []
-        for i, make in enumerate(makers, first):
-            with failures(i, "its construction"):
-                env = make()
-                if not isinstance(env, Env):
-                    raise TypeError(f"the callable must make a gymnasium.Env, got {type(env).__name__}")
-                self.envs.append(env)
+        try:
+            for i, make in enumerate(makers, first):
+                with failures(i, "its construction"):
+                    env = make()
+                    if not isinstance(env, Env):
+                        raise TypeError(f"the callable must make a gymnasium.Env, got {type(env).__name__}")
+                    self.envs.append(env)
+        except BaseException:
+            self.close()
+            raise
         self.elapsed = [0] * len(self.envs)
         self.ended = [False] * len(self.envs)
 
