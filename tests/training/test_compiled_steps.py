@@ -19,14 +19,26 @@ CASES = [pytest.param(*case, marks=[] if case in FAST else pytest.mark.slow)
          for case in [*((task, "shm") for task in TASKS), *(("popgym/BattleshipEasy", memory) for memory in MEMORIES[1:])]]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("agent", "task", "steps"), [("sac", "Wind", 40), ("sac", "Wind", 100), ("sac-discrete", "VisualMatch", 40)])
+def test_rollouts_of_sac(agent, task, steps):
+    """Whole episodes (100 steps), and parts of them, whose observations after every step are recorded."""
+    compare(make_config("default", agent=agent, env=task, memory="shm", num_envs=4, num_steps=steps, memory_size=8, memory_output_size=8,
+                        device="cpu", replay_size=4000), fullgraph=True)
+
+
 @pytest.mark.parametrize(("task", "memory"), CASES)
 def test_the_same_rollouts(task, memory):
-    config = make_config("default", env=task, memory=memory, **SMALL)
+    compare(make_config("default", env=task, memory=memory, **SMALL),
+            fullgraph=memory not in ("gru", "lstm"))      # the compiler leaves PyTorch's RNNs alone
+
+
+def compare(config, fullgraph):
     plain, compiled = Trainer(config).collector, Trainer(config).collector
     before = compiled.get_state()
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    compiled.compile(backend="aot_eager", fullgraph=memory not in ("gru", "lstm"))      # the compiler leaves PyTorch's RNNs alone
+    compiled.compile(backend="aot_eager", fullgraph=fullgraph)
     compiled.set_state(before)
     graphs = []
     for iteration in range(2):
@@ -38,7 +50,9 @@ def test_the_same_rollouts(task, memory):
                  *zip(states.tensors(a.state), states.tensors(b.state), strict=True),
                  *((getattr(a, name), getattr(b, name)) for name in ("first", "action", "reward", "terminated", "truncated")),
                  *((a.extras[name], b.extras[name]) for name in a.extras), *((a.final[name], b.final[name]) for name in a.final),
-                 *((a.last[name], b.last[name]) for name in a.last)]
+                 *((a.last[name], b.last[name]) for name in a.last),
+                 *(() if a.next_obs is None else zip(trees.leaves(a.next_obs), trees.leaves(b.next_obs), strict=True)),
+                 *(() if a.terminal is None else [(a.terminal, b.terminal)])]
         for x, y in pairs:
             torch.testing.assert_close(y, x)
         assert plain.episodes() == pytest.approx(compiled.episodes())
