@@ -24,20 +24,26 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options that `study` and `paper` share."""
+    """Options that `study`, `paper` and `bench learning` share."""
+    add = parser.add_argument
+    add("--out", metavar="DIR", help="the study's folder (default: studies/NAME); the same command continues a study that was stopped")
+    add("--only", nargs="+", default=[], metavar="PATTERN", help="only these runs, by name: --only '*-shm-*'")
+    add("--records", metavar="DIR", help="folder with records of finished runs, which are not repeated; new ones are added")
+    add("--no-report", action="store_true", help="do not make the report at the end")
+    add_launcher_arguments(parser)
+
+
+def add_launcher_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of everything that launches many runs."""
     from ..experiments.running import LAUNCHERS
 
     add = parser.add_argument
-    add("--out", metavar="DIR", help="the study's folder (default: studies/NAME); the same command continues a study that was stopped")
     add("--jobs", type=int, metavar="N", help="runs at the same time (default: three per GPU, or one per core)")
     add("--retries", type=int, default=1, metavar="N", help="how often a run that failed is started again (default: 1)")
-    add("--only", nargs="+", default=[], metavar="PATTERN", help="only these runs, by name: --only '*-shm-*'")
     add("--launcher", choices=LAUNCHERS, default="local", help="local: processes on this machine (default); ray: a Ray cluster")
     add("--ray-address", metavar="ADDRESS", help="of a running cluster, host:port or auto (default: start one on this machine)")
     add("--gpus-per-run", type=float, default=0.0, metavar="X", help="GPUs that Ray reserves for a run; 0.33: three share one (default: 0)")
-    add("--records", metavar="DIR", help="folder with records of finished runs, which are not repeated; new ones are added")
     add("--plain", action="store_true", help="print lines instead of the live view, also on a terminal")
-    add("--no-report", action="store_true", help="do not make the report at the end")
 
 
 def run(args: argparse.Namespace) -> int:

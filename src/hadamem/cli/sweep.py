@@ -15,27 +15,20 @@ from .errors import WorkError
 from .options import add_trust
 from .output import print_table
 from .runs import bad_input, trust_flags
-from .study import watched
+from .study import add_launcher_arguments, watched
 
 SHOWN = 10            # trials in the table at the end
 ENOUGH = 10           # finished trials, for the importance of settings
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    from ..experiments.running import LAUNCHERS
-
     parser.usage = "hadamem sweep FILE.yaml [options]\n       hadamem sweep status FOLDER"
     add = parser.add_argument
     add("what", metavar="FILE", help="a YAML file that describes the sweep; or the word status")
     add("folder", nargs="?", metavar="FOLDER", help="with status: a sweep's folder, or its name in sweeps/")
     add("--out", metavar="DIR", help="the sweep's folder (default: sweeps/NAME); the same command continues a sweep that was stopped")
     add("--trials", type=int, metavar="N", help="how many settings are tried, instead of the file's number; a larger one continues a sweep")
-    add("--jobs", type=int, metavar="N", help="runs at the same time (default: three per GPU, or one per core)")
-    add("--retries", type=int, default=1, metavar="N", help="how often a run that crashed is started again (default: 1)")
-    add("--launcher", choices=LAUNCHERS, default="local", help="local: processes on this machine (default); ray: a Ray cluster")
-    add("--ray-address", metavar="ADDRESS", help="of a running cluster, host:port or auto (default: start one on this machine)")
-    add("--gpus-per-run", type=float, default=0.0, metavar="X", help="GPUs that Ray reserves for a run; 0.33: three share one (default: 0)")
-    add("--plain", action="store_true", help="print lines instead of the live view, also on a terminal")
+    add_launcher_arguments(parser)
     add_trust(parser)
 
 

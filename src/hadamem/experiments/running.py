@@ -29,12 +29,7 @@ def run_study(study: Study, out: Path | str, *, launcher: str = "local", jobs: i
     time; None: three per GPU, or one per core. retries: how often a failed task is started again. only: patterns such as "*-shm-*"; other
     tasks are left alone. records: a folder with records of runs that need not be repeated; new ones are added to it.
     """
-    if launcher not in LAUNCHERS:
-        raise ValueError(f"launcher must be one of {', '.join(LAUNCHERS)}, got {launcher!r}")
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}")
-    if retries < 0:
-        raise ValueError(f"retries must be 0 or more, got {retries}")
+    check_launch(launcher, jobs, retries)
     if launcher == "ray":
         check_cluster(study, jobs, ray_address, gpus_per_task)
     folder = StudyFolder(out, records)
@@ -69,6 +64,15 @@ def _run(study: Study, folder: StudyFolder, chosen: Sequence[Task], launcher: st
     elif todo:
         cluster.launch(folder, todo, address=ray_address, jobs=jobs, retries=retries, num_gpus=gpus_per_task, tick=tick, stopping=stopping)
     return all(folder.finished(task) for task in chosen)
+
+
+def check_launch(launcher: str, jobs: int | None, retries: int) -> None:
+    if launcher not in LAUNCHERS:
+        raise ValueError(f"launcher must be one of {', '.join(LAUNCHERS)}, got {launcher!r}")
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"jobs must be at least 1, got {jobs}")
+    if retries < 0:
+        raise ValueError(f"retries must be 0 or more, got {retries}")
 
 
 def check_cluster(study: Study, jobs: int | None, ray_address: str | None, gpus_per_task: float) -> None:

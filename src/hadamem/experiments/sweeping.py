@@ -71,12 +71,7 @@ def run_sweep(sweep: Sweep, out: Path | str, *, launcher: str = "local", jobs: i
     launcher: "local" (processes) or "ray"; see `cluster.launch` for ray_address and gpus_per_run. jobs: runs at the same time; None: three
     per GPU or one per core here, one per CPU of a cluster. retries: how often a run that crashed is started again.
     """
-    if launcher not in running.LAUNCHERS:
-        raise ValueError(f"launcher must be one of {', '.join(running.LAUNCHERS)}, got {launcher!r}")
-    if jobs is not None and jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs}")
-    if retries < 0:
-        raise ValueError(f"retries must be 0 or more, got {retries}")
+    running.check_launch(launcher, jobs, retries)
     folder = SweepFolder(out)
     folder.check(sweep)
     running.check(sweep.tasks())
