@@ -46,7 +46,7 @@ def test_discrete_recall_needs_memory(memory, least, most):
 def test_plain_sac_balances_a_cart():
     """A Box action that ends in failure: the value of a terminal step is its reward. Random actions last 20 steps."""
     gymnasium.register("test/PushCart-v0", lambda: PushCart(), max_episode_steps=100)
-    found = learn("test/PushCart-v0", "none", agent="sac", total_steps=1600, eval_every=400, eval_episodes=5, workers=0, num_envs=2)
+    found = learn("test/PushCart-v0", "none", agent="sac", total_steps=2400, eval_every=400, eval_episodes=5, workers=0, num_envs=2)
     assert max(row["eval_return"] for row in found) > 60
 
 

@@ -62,9 +62,67 @@ def test_a_mask_that_comes_late_is_learnt_with():
 def test_one_bad_reward_does_not_hide_the_other_envs():
     run = trainer(bad=True)
     first, second = run.iteration(), run.iteration()
-    assert first["skipped"] == 2                                                 # the nan reached every minibatch's advantages
+    assert first["skipped"] == 0                                                 # it counts as 0
+    assert [row["bad_steps"] for row in (first, second)] == [1, 1]
     assert np.isfinite(second["return"])
     assert second["skipped"] == 0
+
+
+class Blind(Odd):
+    """One observation is nan, in an episode that never ends."""
+
+    def step(self, action):
+        _, *_ = super().step(action)
+        self.actions = [*getattr(self, "actions", []), action]
+        return np.full(3, np.nan if self.steps == 5 else 0.5, np.float32), 0.1 * self.steps, False, False, {}
+
+
+def test_one_observation_that_is_not_finite_does_not_spoil_the_episode():
+    run = Trainer(make_config(env="blind", memory="gru", **SMALL), Blind)
+    rows = [run.iteration() for _ in range(3)]
+    assert [row["bad_steps"] for row in rows] == [4, 4, 4]                       # one in every env
+    assert not any(row["skipped"] for row in rows)
+    assert bool(torch.isfinite(run.collector.rollout.extras["dist"]).all())
+
+
+class Masked(envs.BatchedEnv):
+    single_observation_space, single_action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(3)
+    fixed_length, episode_steps = True, 20
+
+    def start(self, mask):
+        pass
+
+    def advance(self, action):
+        over = self.elapsed >= 20
+        return torch.ones(self.num_envs), over, torch.zeros_like(over)
+
+    def observe(self):
+        return torch.zeros(self.num_envs, dtype=torch.int64)
+
+    def extra_info(self):
+        return {"action_mask": torch.ones(self.num_envs, 3, dtype=torch.bool)}
+
+
+def test_a_mask_of_a_batched_env_is_refused():
+    run = Trainer(make_config(env="masked", memory="none", **SMALL), Masked(4))
+    with pytest.raises(ValueError, match=r"cannot send info\['action_mask'\]"):
+        run.iteration()
+
+
+def test_dropout_is_for_learning_alone_and_depends_on_the_seed():
+    settings = {**SMALL, "memory_size": 8, "memory_options": {"dropout": 0.5, "window": 32}}
+    losses = []
+    for other in (0, 1):                                                         # of the caller's own generator
+        torch.manual_seed(other)
+        run = Trainer(make_config(env="popgym/RepeatPreviousEasy", memory="gpt2", **settings))
+        losses.append(run.iteration()["loss"])
+        run.collector.draw(9)
+        run.collector.collect()
+        r, actions = run.collector.rollout, run.network.actions
+        with torch.no_grad():
+            dist, _, _ = run.network(r.features(), r.state, r.first, r.mask)
+        assert float((actions.log_prob(dist, r.action) - actions.log_prob(r.extras["dist"], r.action)).abs().max()) < 1e-4
+    assert losses[0] == losses[1]
 
 
 def test_the_critic_learns_large_returns():

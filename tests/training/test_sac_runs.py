@@ -164,7 +164,7 @@ def test_bad_steps_are_told_of_once(tmp_path, what):
     Walk.made, said = -1, []
     count = 4 if what == "reward" else 7                                         # two each, but one ended its episode
     run = train(make_config(**settings, total_steps=6 * 20), tmp_path / "run", env=Walk, notify=said.append)
-    assert said == [f"{count} steps had observations or rewards that are not finite; they are kept as zeros and not learned from"]
+    assert said == [f"{count} steps had observations or rewards that are not finite; these numbers count as zeros and are not learned from"]
     assert [row["bad_steps"] for row in run.metrics] == [0, 0, count, count, count, count]
     assert sum(row["skipped"] for row in run.metrics) == 0
     assert math.isfinite(run.metrics[-1]["critic_loss"])

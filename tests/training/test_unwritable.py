@@ -110,4 +110,4 @@ def test_a_folder_that_no_system_can_have(name):
 
 def test_a_report_that_cannot_be_written_is_no_failure_of_its_study(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "make_report", no_room)
-    assert study._report(tmp_path).startswith("not made, it cannot be written: No space left on device; `hadamem report ")
+    assert study._report(tmp_path).startswith("not made: No space left on device; `hadamem report ")

@@ -52,7 +52,7 @@ class PPOConfig:
     normalize_values: bool = False           # measure value errors in units of the returns' running root mean square
     ent_coef: float = 0.0                    # weight of the entropy bonus
     normalize_advantage: str = "batch"       # to mean 0 and standard deviation 1 over: batch (the rollout), minibatch, or none
-    advantage_floor: float = 0.0             # advantages are not scaled up below this share of the returns' running root mean square
+    advantage_floor: float = 0.0             # of the returns' running size: advantages are not scaled up beyond it (normalize_advantage batch)
     max_grad_norm: float | None = 0.5        # None: gradients are not clipped
     adam_eps: float = 1e-8                   # epsilon of Adam
     joint_actions: str = "never"             # a MultiDiscrete action is one choice: never, always, or auto (up to 1024 combinations)
@@ -191,11 +191,11 @@ class PPO(Agent):
         new = make_batch(self.rollout, self.config, gamma, self.value_square.sqrt())
         for mine, theirs in ((self.batch.features, new.features), (self.batch.advantage, new.advantage), (self.batch.target, new.target)):
             mine.copy_(theirs)
-        if self.config.normalize_values:
+        if self.config.normalize_values or self.config.advantage_floor:
             self.rescale_values(new.target)
 
     def rescale_values(self, target: Tensor) -> None:
-        """Update the scale of the critic's output to the running root mean square of the value targets. Values stay the same.
+        """Update the running mean square of the value targets, and the scale of the critic's output to its root. Values stay the same.
 
         It follows slowly, but fast if it is a hundred times too large, as after an outlier in the first rollout.
         """
@@ -203,7 +203,8 @@ class PPO(Agent):
         square = torch.where(torch.isfinite(square), square, before)
         pace = torch.where(square < 1e-4 * before, 0.9, 0.1)
         self.value_square.copy_(torch.where(before > 0, torch.lerp(before, square, pace), square))
-        self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
+        if self.config.normalize_values:
+            self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
 
     def update(self) -> None:
         """One gradient step on the envs `self.chosen`: backward, clip, Adam. Skipped if loss or gradient are not finite."""

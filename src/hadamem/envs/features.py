@@ -83,8 +83,8 @@ class AgentInputs:
     """The features that `wrap(env)` makes, without an env: the caller gives the previous action, the first-step flag and, with
     previous_reward, the reward of the previous step.
 
-    Does the same as the wrappers `PreviousAction`, `FirstStep` and `Features`, bit for bit, and keeps no state between calls. Plain tensor
-    ops that never wait for a GPU, so calls can be captured in CUDA graphs.
+    Does the same as the wrappers `PreviousAction`, `FirstStep` and `Features`, bit for bit, except that numbers that are not finite become
+    0, and keeps no state between calls. Plain tensor ops that never wait for a GPU, so calls can be captured in CUDA graphs.
     """
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *, previous_action: bool = True,
@@ -104,6 +104,7 @@ class AgentInputs:
             space = appended_space(space, spaces.Box(-np.inf, np.inf, (1,), np.float32), PREVIOUS_REWARD)
         self.joint_space = space       # observation, previous action, flag and previous reward, before they are flattened
         self.features = FeatureMap(space, scale_images, device)
+        self._has_numbers = bool(self.numbers)
 
     @property
     def size(self) -> int:
@@ -163,4 +164,5 @@ class AgentInputs:
         if self.previous_reward:
             assert reward is not None
             obs = trees.append(obs, torch.where(first, 0.0, reward)[..., None], PREVIOUS_REWARD)
-        return self.features(obs)
+        found = self.features(obs)
+        return found.nan_to_num(0.0, 0.0, 0.0) if self._has_numbers else found      # or one step would spoil a memory for a whole episode

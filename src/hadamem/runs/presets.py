@@ -49,6 +49,7 @@ POPGYM_LONGEST = 311      # steps of the longest episode of the paper's 12 tasks
 POPGYM_SIZES: dict[str, dict[str, Any]] = {
     **{name: {"network.memory_size": 128, "network.memory_output_size": 1024} for name in SHM_NAMES},
     **{name: {"network.memory_size": 256} for name in ("gru", "lstm")},
+    "ffm": {"network.memory_size": 128, "network.memory_output_size": 1024},
 }
 
 # PPO's settings of the presets that do not follow the paper.

@@ -115,13 +115,14 @@ class Collector:
     def compile(self, **options: Any) -> None:
         """Let torch.compile fuse the operations of a step, for a GPU: a third of the kernels are left. options: of torch.compile.
 
-        This builds it, by a step that the caller undoes. The second slot is used, where vectors start at odd addresses: what is built
+        This builds it, by steps that the caller undoes. The second slot is used, where vectors start at odd addresses: what is built
         for aligned ones would copy all others.
         """
         self.step = torch.compile(self._step, dynamic=False, **options)
-        t = min(1, self.steps - 1)
+        t, now = min(1, self.steps - 1), self.now
         with torch.no_grad():
-            self.step(self.now, self.noise[t], self.slots[t])
+            for _ in range(2):      # the first step starts from tensors that may be laid out otherwise
+                now, _ = self.step(now, self.noise[t], self.slots[t])
 
     def episodes(self, sums: list[float] | None = None) -> dict[str, float]:
         """Statistics of the episodes that ended in the last `collect`: number, mean return, its deviation, mean length, success rate.
@@ -241,6 +242,9 @@ class Collector:
     def _allowed(self, info: dict[str, Any]) -> Tensor | None:
         """The mask of allowed actions; None if the env never sends one."""
         mask = info.get("action_mask")
+        if mask is not None and self.mask is None:
+            raise ValueError("a batched env cannot send info['action_mask']: it would be of the episode that has just ended; make the task "
+                             "a Gymnasium env, or let actions that are not allowed do nothing")
         return mask if mask is not None or self.mask is None else torch.ones_like(self.mask)
 
     def _count(self, reward: Tensor, done: Tensor, info: dict[str, Any]) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Iterator
 from typing import Any
-
-import torch
 
 from .. import envs
 from .evaluate import check_env, evaluate
 from .policy import Policy
+from .seeding import own_random_numbers
 from .trainer import Trainer, worker_options
 
 COPIES, FOREIGN_COPIES = 256, 8      # of the env, at most; every Gymnasium env takes a process's time and memory
@@ -42,7 +39,7 @@ class Evaluator:
         """Play the episodes of this iteration: entries for its row of metrics."""
         start = time.perf_counter()
         seed = FIRST_SEED + self.trainer.iterations % FIRST_SEED
-        with _own_random_numbers(seed, self.trainer.device):
+        with own_random_numbers(seed, self.trainer.device):
             found = evaluate(self.policy, self.env, self.config.eval_episodes, seed, self.config.eval_deterministic)
         length = sum(found.lengths) / found.episodes
         row = {"eval_return": found.mean, "eval_return_std": found.std, "eval_success": found.success, "eval_length": length,
@@ -71,15 +68,3 @@ def check_possible(config: Any, env: Any) -> None:
     if config.eval_every and env is not None and not callable(env):
         raise ValueError(f"eval_every is {config.eval_every}, but env exists already, and evaluations need one of their own; pass its "
                          "name, its class or a function that makes it, or set eval_every to 0")
-
-
-@contextlib.contextmanager
-def _own_random_numbers(seed: int, device: torch.device) -> Iterator[None]:
-    """Within a `with` block torch's default generators start at `seed`; afterwards they are as before. An agent or env may use them."""
-    on_gpu = device.type == "cuda"
-    with torch.random.fork_rng(devices=[device] if on_gpu else []):
-        torch.default_generator.manual_seed(seed)
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield

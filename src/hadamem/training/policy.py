@@ -114,6 +114,8 @@ class Policy:
         elif state.action.shape[0] != n:
             raise ValueError(f"state is of {state.action.shape[0]} envs, but obs of {n}; pass state=None or policy.initial_state({n})")
         first = self._flags("reset", False if reset is None else reset, n)
+        if self.inputs.previous_reward and reward is None:      # the only case in which this is asked, since it may wait for a GPU
+            begun = not bool(first.all())
         if mask is None and isinstance(obs, dict) and choices(self.action_space):
             mask = obs.get("action_mask")
         allowed = None if mask is None else self._allowed(mask, n)

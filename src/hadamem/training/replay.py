@@ -57,7 +57,8 @@ class Replay:
         n, T = rollout.shape
         self.rollout, self.make_features, self.to_env, self.added = rollout, make_features, to_env, 0
         self.whole = rollout.whole and spec.length is None
-        self.length = T if self.whole else max(WINDOW, T) if spec.length is None else spec.length
+        # Every end of an episode inside a sequence adds an entry, for the final observation: 2 T entries always hold T steps.
+        self.length = T if self.whole else max(WINDOW, 2 * T) if spec.length is None else spec.length
         if spec.burn_in >= self.length:
             raise ValueError(f"burn_in must be less than the {self.length} steps of a sequence, got {spec.burn_in}; lower it, or set "
                              "sequence_length to more")

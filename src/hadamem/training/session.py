@@ -217,10 +217,9 @@ class Session:
             score = found.about.get("best", {}).get("score")
             self.say(f"training goes on from the {'best ' if found.folder.name == BEST else ''}checkpoint of iteration {trainer.iterations}"
                      + (f" (return {score:.4g})" if isinstance(score, (int, float)) else ""))
-        if trainer.replay is not None:
-            self.bad_steps = int(trainer.replay.bad)
-            if not trainer.replay.added:
-                self.say(f"the checkpoint holds no replay (save_replay was off): it starts empty at iteration {trainer.iterations}")
+        self.bad_steps = int(trainer.bad if trainer.replay is None else trainer.replay.bad)
+        if trainer.replay is not None and not trainer.replay.added:
+            self.say(f"the checkpoint holds no replay (save_replay was off): it starts empty at iteration {trainer.iterations}")
         if not trainer.env.unwrapped.restorable:
             self.say(f"{config.env} cannot be restored: its episodes restart at iteration {trainer.iterations}")
         return back
@@ -229,7 +228,8 @@ class Session:
         """Say once that an env gave numbers that are not finite."""
         if row.get("bad_steps", 0) and not self.bad_steps:
             self.bad_steps = round(row["bad_steps"])
-            self.say(f"{self.bad_steps} steps had observations or rewards that are not finite; they are kept as zeros and not learned from")
+            learned = "" if self.trainer.replay is None else " and are not learned from"
+            self.say(f"{self.bad_steps} steps had observations or rewards that are not finite; these numbers count as zeros{learned}")
 
     def _tell_outliers(self, row: dict[str, Any]) -> None:
         """Say once that rewards were far outside what was seen before."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,12 +14,14 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor, nn
 
 from .. import envs, states
-from ..agents import AgentSpec, Progress, Source
+from ..agents import AgentSpec, Progress, Rollout, Source
 from ..cuda_graphs import capture
 from ..devices import find_device
+from ..envs import trees
 from ..runs.config import TrainConfig
 from .collect import Collector, make_inputs
 from .replay import LatestRollout, Replay, make_replay
+from .seeding import env_seed, own_random_numbers
 
 USUAL_ENVS, SHORTEST = 16, 32      # parts of episodes are so short that this many envs share an iteration, but not shorter than this
 COMPILE_STEPS_FROM = 100_000       # steps per env: in shorter runs, compiling a step (about 15 s) takes longer than it saves
@@ -75,16 +78,18 @@ class Trainer:
         self.acting = True
         self._collect()
         self.acting = False
+        if self.replay is None:
+            self._clean(self.collector.rollout)
         self.collector.limit.apply(self.collector.rollout.reward)
         clock.split()
         if self.replay is not None:
             self.replay.add()
         generator = torch.Generator().manual_seed(self.config.seed * 1_000_003 + self.iterations)
-        statistics = self.agent.learn(self.source, Progress(self.env_steps, self.config.total_steps), generator)
+        with self._learning(), own_random_numbers(env_seed(self.config.seed, self.iterations), self.device):      # of dropout
+            statistics = self.agent.learn(self.source, Progress(self.env_steps, self.config.total_steps), generator)
         ended = self.collector.ended
         statistics |= self.collector.limit.numbers()
-        if self.replay is not None:
-            statistics["bad_steps"] = self.replay.bad                # in all, see `Replay`
+        statistics["bad_steps"] = self.bad if self.replay is None else self.replay.bad                # in all
         numbers = torch.cat([ended, *(torch.as_tensor(x).detach().to(ended).reshape(1) for x in statistics.values())]).tolist()
         seconds = time.perf_counter() - start
         acting = clock.first()
@@ -102,16 +107,15 @@ class Trainer:
         found = {f"agent.{name}": x for name, x in self.agent.state_dict().items()}
         found |= {f"collector.{name}": x for name, x in self.collector.get_state().items()}
         found |= {"iterations": torch.tensor(self.iterations), "env_steps": torch.tensor(self.env_steps)}
-        if self.replay is not None:
-            found["bad_steps"] = self.replay.bad
+        found["bad_steps"] = self.bad if self.replay is None else self.replay.bad
         return {name: x.detach().clone() for name, x in found.items()}
 
     def set_state(self, state: dict[str, Tensor]) -> None:
         """Continue from a state of `get_state` of a run with the same configuration."""
         self.agent.load_state_dict(states.under("agent.", state))
         self.iterations, self.env_steps = int(state["iterations"]), int(state["env_steps"])
-        if self.replay is not None:
-            self.replay.bad.copy_(state["bad_steps"])
+        bad = self.bad if self.replay is None else self.replay.bad
+        bad.copy_(state.get("bad_steps", torch.zeros_like(bad)))      # earlier versions saved it with a replay alone
         self.collector.set_state(states.under("collector.", state), self.iterations)
 
     # --- internals -------------------------------------------------------------------------------------------------
@@ -129,6 +133,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):              # leave the caller's generator alone
             torch.manual_seed(config.seed)
             self.agent = config.agent_class(self.spec, self.device)
+        self.agent.network.eval()
         if all(module is not self.agent.actions for module in self.agent.network.modules()):
             raise TypeError(f"{type(self.agent).__name__}.actions must be a submodule of its network: set self.actions there, too")
         wanted = self.agent.replay
@@ -138,6 +143,7 @@ class Trainer:
         self.replay: Replay | None = None
         if wanted is not None:
             self.replay = make_replay(rollout, wanted, self.inputs, self.agent.actions.to_env, self.collector.dtype)
+        self.bad = torch.zeros((), dtype=torch.int64, device=self.device)      # steps that were not finite, in all; a replay has its own
         self.source: Source = LatestRollout(rollout) if self.replay is None else self.replay
         self.agent.attach(self.source)
         self._collect: Callable[[], None] = self.collector.collect
@@ -226,8 +232,27 @@ class Trainer:
             self.collector.step = self.collector._step
 
     def _capture_updates(self) -> None:
-        for name in self.agent.graphs:
-            setattr(self.agent, name, capture(getattr(self.agent, name), self.device))
+        with self._learning():
+            for name in self.agent.graphs:
+                setattr(self.agent, name, capture(getattr(self.agent, name), self.device))
+
+    @contextlib.contextmanager
+    def _learning(self) -> Iterator[None]:
+        """Within a `with` block the network is in training mode, where some memories have dropout. It acts without."""
+        self.agent.network.train()
+        try:
+            yield
+        finally:
+            self.agent.network.eval()
+
+    def _clean(self, rollout: Rollout) -> None:
+        """Rewards that are not finite count as 0, and so do observations (`AgentInputs`). Both are counted, step by step."""
+        good = torch.isfinite(rollout.reward)
+        for leaf in trees.leaves(rollout.obs):
+            if leaf.is_floating_point():
+                good = good & torch.isfinite(leaf).flatten(2).all(2) if leaf.ndim > 2 else good & torch.isfinite(leaf)
+        self.bad += good.numel() - good.sum()
+        rollout.reward.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def worker_options(config: TrainConfig) -> dict[str, Any]:
