@@ -52,7 +52,7 @@ class PPOConfig:
     normalize_values: bool = False           # measure value errors in units of the returns' running root mean square
     ent_coef: float = 0.0                    # weight of the entropy bonus
     normalize_advantage: str = "batch"       # to mean 0 and standard deviation 1 over: batch (the rollout), minibatch, or none
-    advantage_floor: float = 0.0             # of the returns' running size: advantages are not scaled up beyond it (normalize_advantage batch)
+    advantage_floor: float = 0.0             # advantages are not scaled up to less than this share of the returns' running size
     max_grad_norm: float | None = 0.5        # None: gradients are not clipped
     adam_eps: float = 1e-8                   # epsilon of Adam
     joint_actions: str = "never"             # a MultiDiscrete action is one choice: never, always, or auto (up to 1024 combinations)
