@@ -213,6 +213,7 @@ trials: 4
 """
 
 
+@pytest.mark.slow
 def test_a_sweep_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(TINY)

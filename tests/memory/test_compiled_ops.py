@@ -6,7 +6,7 @@ import torch
 import hadamem as hm
 from hadamem.kernels import _backends
 
-CASES = [*((name, "cpu") for name in ("shm", "shm-paper", "ffm", "s6")),
+CASES = [("shm", "cpu"), *(pytest.param(name, "cpu", marks=pytest.mark.slow) for name in ("shm-paper", "ffm", "s6")),
          *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in ("shm", "shm-paper", "ffm", "s6", "gru"))]
 
 

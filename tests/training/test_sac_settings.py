@@ -52,7 +52,7 @@ def test_another_actor_memory_than_that_of_a_file_has_its_own_options():
 def test_sequences_shorter_than_rollouts_are_refused():
     with pytest.raises(ValueError, match=r"sequence_length must be at least the 8 steps of a rollout, .* got 4; lower num_steps, or set"):
         Trainer(make_config(**{**WIND, "num_steps": 8}, sequence_length=4))
-    assert Trainer(make_config(**{**WIND, "num_steps": 80})).replay.length == 80      # at least a rollout by default
+    assert Trainer(make_config(**{**WIND, "num_steps": 80})).replay.length == 160      # two rollouts by default
 
 
 def test_a_single_env_is_stepped_in_short_rollouts():

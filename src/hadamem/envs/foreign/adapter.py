@@ -18,7 +18,6 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from ... import lookup
-from ...devices import usable_cores
 from .. import trees
 from ..base import BatchedEnv, _checked_seed, _mode, positive
 from .backends import Backend, InProcess
@@ -272,7 +271,8 @@ def _checked_spec(name: str, options: dict[str, Any]) -> registration.EnvSpec:
 def _processes(workers: int | None, num_envs: int, needed: bool) -> int:
     """The number of worker processes. needed: there must be some, since restarts and time limits are theirs."""
     if workers is None:
-        workers = usable_cores() if os.name == "posix" and (num_envs > 1 or needed) else 0
+        usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = usable if os.name == "posix" and (num_envs > 1 or needed) else 0
     if isinstance(workers, bool) or not isinstance(workers, (int, np.integer)) or workers < 0:
         raise ValueError(f"workers must be a whole number of at least 0, got {workers!r}")
     if workers and os.name != "posix":
