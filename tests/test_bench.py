@@ -22,6 +22,7 @@ def result(model, seconds, direction="both", **changes):
     return Result(model=model, direction=direction, seconds=same, **values)
 
 
+@pytest.mark.slow
 def test_tiny_grid(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     results = memory.run(Settings.make(**TINY, out=str(tmp_path)))

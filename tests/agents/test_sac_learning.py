@@ -43,6 +43,7 @@ def test_discrete_recall_needs_memory(memory, least, most):
     assert least <= found[-1]["eval_return"] <= most
 
 
+@pytest.mark.slow
 def test_plain_sac_balances_a_cart():
     """A Box action that ends in failure: the value of a terminal step is its reward. Random actions last 20 steps."""
     gymnasium.register("test/PushCart-v0", lambda: PushCart(), max_episode_steps=100)

@@ -302,6 +302,7 @@ def test_an_env_that_fails_gives_an_error_in_one_sentence(here, capsys, monkeypa
     assert (err.startswith("hadamem: env "), err.count("\n")) == (True, 1)
 
 
+@pytest.mark.slow
 def test_a_users_env_in_the_current_folder(here):
     """In a real process: only there is sys.path that of the console script."""
     (here / "own_env.py").write_text(
@@ -370,6 +371,7 @@ def on_a_terminal(argv, cwd, act=None, columns=80):
     return code, b"".join(parts).decode()
 
 
+@pytest.mark.slow
 def test_live_view_and_ctrl_c(here):
     argv = ["train", "--env", ENV, "--name", "live", *TINY, "--steps", "100000000"]
     code, text = on_a_terminal(argv, here, lambda process: process.send_signal(signal.SIGINT))

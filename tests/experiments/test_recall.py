@@ -24,7 +24,7 @@ def test_every_memory_recalls(name):
     assert last.skipped == 0
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_shm_recalls_over_64_steps_at_once(seed):
     learner = make_learner("shm", WITHIN, seed)
     for _ in range(250):

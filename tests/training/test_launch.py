@@ -73,8 +73,8 @@ def start_two(folder):
     return process, children
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
-                                  pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_runs_that_are_killed_are_not_finished(tmp_path, sign):
     """SIGTERM and SIGHUP to the launcher leave no process running; a killed run gives an exit code that is not 0."""
     process, children = start_two(tmp_path)
