@@ -195,7 +195,7 @@ class BatchedEnv:
         if resets is not None:
             reward = reward.masked_fill(resets, 0.0)
             terminated, truncated = terminated & ~resets, truncated & ~resets
-            if self._worth_it(resets):
+            if not nobody(resets):
                 self._restart(resets)
             self.started.copy_(resets)
         done = terminated | truncated
@@ -209,7 +209,7 @@ class BatchedEnv:
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             info["final_obs"], info["_final_obs"] = obs, done
             self.started.copy_(done)
-            if self._worth_it(done):
+            if not nobody(done):
                 self._restart(done)
                 obs = trees.where(done, self.observe(), obs)
         elif resets is None:
@@ -277,10 +277,6 @@ class BatchedEnv:
         return self._counts[n]
 
     # --- internals -------------------------------------------------------------------------------------------------
-
-    def _worth_it(self, mask: Tensor) -> bool:
-        """Whether to do work for the envs in `mask`."""
-        return not nobody(mask)
 
     def _restart(self, mask: Tensor) -> None:
         self.key.add_(mask, alpha=EPISODE)

@@ -11,7 +11,7 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
 from ... import random
-from ..base import EPISODE, BatchedEnv, assign, positive
+from ..base import EPISODE, BatchedEnv, assign, nobody, positive
 from ..render.blocks import WHITE, Block, Caption, Grid, Square
 
 LEVELS = {"Easy": dict(board_size=8), "Medium": dict(board_size=10), "Hard": dict(board_size=12)}
@@ -79,7 +79,7 @@ class Battleship(BatchedEnv):
         self.hit.copy_(hit)
         self.hits.add_(hit)
         reward = torch.where(hit, 1 / self.needed, -1 / (self.cells - self.needed))
-        if self._worth_it(self.placed < len(self.ship_sizes)):
+        if not nobody(self.placed < len(self.ship_sizes)):
             steps = min(self.needed, self.max_episode_steps or self.needed)
             for _ in range(-(-self.builds // steps)):
                 self._build(self.key + EPISODE, None)
