@@ -113,7 +113,7 @@ class Collector:
         self._carry(now)
 
     def compile(self, **options: Any) -> None:
-        """Let torch.compile fuse the operations of a step, for a GPU: a third of the kernels are left. options: of torch.compile.
+        """Let torch.compile fuse the operations of a step, for a GPU: fewer kernels to launch. options: of torch.compile.
 
         This builds it, by steps that the caller undoes. The second slot is used, where vectors start at odd addresses: what is built
         for aligned ones would copy all others.
@@ -222,7 +222,7 @@ class Collector:
             trees.apply(_put, slot.next_obs, info["final_obs"])
         paid = reward.to(self.previous_reward.dtype)
         if self.inputs.previous_reward:      # as `features` will see it
-            paid = torch.clamp(paid, self.limit.low, self.limit.high)
+            paid = torch.clamp(paid.nan_to_num(0.0, 0.0, 0.0), self.limit.low, self.limit.high)
         if slot.final:
             self._record_final(slot, info["final_obs"], taken, paid, state, truncated & ~terminated)
         done = terminated | truncated
