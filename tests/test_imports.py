@@ -17,7 +17,7 @@ MAY_IMPORT = {   # room: the other rooms that it may import; "*" stands for all
     "kernels": set(),
     "memory": {"kernels"},
     "envs": set(),
-    "agents": {"memory"},
+    "agents": {"memory", "kernels"},
     "runs": {"agents", "memory"},
     "training": {"agents", "memory", "envs", "runs"},
     "view": {"runs", "envs", "agents", "training", "memory", "reports"},

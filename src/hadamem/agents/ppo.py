@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .. import states
 from ..ranges import check_floats
@@ -209,15 +209,9 @@ class PPO(Agent):
     def update(self) -> None:
         """One gradient step on the envs `self.chosen`: backward, clip, Adam. Skipped if loss or gradient are not finite."""
         loss, parts = self.loss(self.batch.select(self.chosen), self.rollout.whole)
-        self.adam.zero_grad(set_to_none=True)
-        loss.backward()
-        limit = float("inf") if self.config.max_grad_norm is None else self.config.max_grad_norm
-        norm = nn.utils.clip_grad_norm_(self.adam.parameters, limit, foreach=True)
-        skip = self.adam.skip
-        skip.copy_(~torch.isfinite(norm + loss.detach()))
-        self.adam.step()
+        norm, skip = self.adam.update(loss, self.config.max_grad_norm), self.adam.skip
         with torch.no_grad():
-            values = torch.stack([*(parts[name].detach() for name in STATISTICS[:-1]), norm.detach()])
+            values = torch.stack([*(parts[name].detach() for name in STATISTICS[:-1]), norm])
             self.sums.add_(torch.where(skip > 0, torch.zeros_like(values), values))
             self.skipped.add_(skip)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..ranges import check_floats
 from .agent import Acted, Agent, AgentSpec, Progress, ReplaySource, ReplaySpec, Sequences, Source
 from .distributions import TanhGaussian, make_actions
-from .optimizers import Adam
+from .optimizers import Adam, Flat
 from .sac_networks import Body, Critic, SACNetwork, SACNetworkConfig, SACState, Seen
 
 
@@ -118,6 +118,7 @@ class SAC(Agent):
         self.saved = tuple(name for name in type(self).saved if getattr(self, name, self) is not None)
         device = self.critic_adam.rate.device
         self.pairs: tuple[list[Tensor], list[Tensor]] = (list(self.target.parameters()), list(self.network.critic.parameters()))
+        self.flat_target = None if self.shared or self.critic_adam.flat is None else Flat(self.pairs[0])
         self.owed = torch.zeros((), dtype=torch.float64)                        # updates that are due, with their fraction
         self.exploring = torch.tensor(self.config.learning_starts > 0, device=device)      # actions are random
         self.sums = torch.zeros(len(STATISTICS), device=device)                 # of STATISTICS, over the updates of this iteration
@@ -261,24 +262,23 @@ class SAC(Agent):
 
     def update(self) -> None:
         """One step of everything, on the next sequences of `rows`. What is not finite is skipped."""
+        limit = self.config.max_grad_norm
         batch, features, noise = self.sample()
         seen, dist = self.policy_of(features, batch)
         loss, q = self.critic_loss(features, batch, seen, dist, noise)
         if self.actor_adam is None:
             actor_loss, log_prob = self.actor_loss(features, batch, seen, dist, noise)
-            norm = actor_norm = self._step(self.critic_adam, loss + actor_loss)
+            norm = actor_norm = self.critic_adam.update(loss + actor_loss, limit)
             skipped = self.critic_adam.skip
         else:
-            norm = self._step(self.critic_adam, loss)
+            norm = self.critic_adam.update(loss, limit)
             actor_loss, log_prob = self.actor_loss(features, batch, seen, dist, noise)
-            actor_norm = self._step(self.actor_adam, actor_loss, self.critic_adam.skip)
+            actor_norm = self.actor_adam.update(actor_loss, limit, self.critic_adam.skip)
             skipped = self.actor_adam.skip
-        with torch.no_grad():
-            target, critic = self.pairs
-            torch._foreach_add_(target, torch._foreach_mul(torch._foreach_sub(critic, target), self.config.tau * (1 - skipped)))
+        self.follow(self.config.tau * (1 - skipped))
         if self.temperature_adam is not None:
             off = torch.where(skipped > 0, 0.0, log_prob + self.target_entropy)
-            self._step(self.temperature_adam, -self.temperature.log.exp() * off, skipped, clip=False)
+            self.temperature_adam.update(-self.temperature.log.exp() * off, None, skipped)
         with torch.no_grad():
             values = torch.stack([loss, actor_loss, q, -log_prob, norm, actor_norm])
             self.sums.add_(torch.where(skipped > 0, torch.zeros_like(values), values))
@@ -286,20 +286,19 @@ class SAC(Agent):
             self.number.add_(1)
 
     @torch.no_grad()
+    def follow(self, share: Tensor) -> None:
+        """Move the target critics by a share of their distance to the critics."""
+        if self.flat_target is not None and self.critic_adam.flat is not None:
+            self.flat_target.vector.lerp_(self.critic_adam.flat.vector, share)
+        else:
+            target, critic = self.pairs
+            torch._foreach_add_(target, torch._foreach_mul(torch._foreach_sub(critic, target), share))
+
+    @torch.no_grad()
     def sample(self) -> tuple[Sequences, Tensor, Tensor]:
         """The sequences of this update, their features, and the noise of the policy's actions."""
         batch = self.source.take(self.rows.index_select(0, self.number)[0])
         return batch, batch.features(), self.noise.index_select(0, self.number)[0]
-
-    def _step(self, adam: Adam, loss: Tensor, skip: Tensor | None = None, clip: bool = True) -> Tensor:
-        """Backward, clip, Adam. Skipped if loss or gradient are not finite, or if `skip` is 1. Returns the norm of the gradient."""
-        adam.zero_grad(set_to_none=True)
-        loss.backward()
-        limit = self.config.max_grad_norm if clip and self.config.max_grad_norm is not None else math.inf
-        norm = nn.utils.clip_grad_norm_(adam.parameters, limit, foreach=True)
-        adam.skip.copy_(~torch.isfinite(norm + loss.detach()) if skip is None else ~torch.isfinite(norm + loss.detach()) | (skip > 0))
-        adam.step()
-        return norm.detach()
 
 
 def mean_over(x: Tensor, weight: Tensor) -> Tensor:

@@ -189,11 +189,10 @@ class Heads(nn.Module):
             weight, bias = (p.detach() if frozen else p for p in (self.joined.weight, self.joined.bias))
             beside = [F.relu(F.linear(torch.cat(beside, -1), weight, bias))]
         x = torch.cat([*parts, *beside], -1)
-        lead = x.shape[:-1]
-        y = x.reshape(1, -1, x.shape[-1]).expand(self.copies, -1, -1)
-        for i, layer in enumerate(self.layers):
-            y = layer(y if i == 0 else F.relu(y), frozen)
-        return y.view(-1, *lead, y.shape[-1])
+        y = self.layers[0](x.reshape(1, -1, x.shape[-1]), frozen)
+        for layer in self.layers[1:]:
+            y = layer(F.relu(y), frozen)
+        return y.view(-1, *x.shape[:-1], y.shape[-1])
 
 
 class Layers(nn.Module):
@@ -206,27 +205,37 @@ class Layers(nn.Module):
         self.bias = nn.Parameter(torch.empty(copies, 1, b).uniform_(-limit, limit))
 
     def forward(self, x: Tensor, frozen: bool = False) -> Tensor:
-        if frozen:
-            return torch.baddbmm(self.bias.detach(), x, self.weight.detach())
-        return _Product.apply(x, self.weight, self.bias) if x.is_cuda else torch.baddbmm(self.bias, x, self.weight)
+        """x may be [1, M, a]: the same for all copies."""
+        weight, bias = (p.detach() if frozen else p for p in (self.weight, self.bias))
+        copies, a, b = weight.shape
+        if not x.is_cuda:
+            return torch.baddbmm(bias, x.expand(copies, -1, -1), weight)
+        if len(x) == copies:
+            return _Product.apply(x, weight, bias)
+        y = _Product.apply(x, weight.transpose(0, 1).reshape(1, a, copies * b), bias.view(1, 1, copies * b))      # one wide layer
+        return y.view(-1, copies, b).transpose(0, 1)
 
 
 class _Product(torch.autograd.Function):
-    """baddbmm, with the weights' gradient summed in pieces: over thousands of steps a single product takes ten times as long on a GPU."""
+    """x weight + bias, with the weights' gradient summed in pieces: over thousands of steps a single product takes ten times as long on a
+    GPU. Adding the bias apart lets torch.compile join it to what follows; in `baddbmm` it is a pass over the result of its own.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return torch.baddbmm(bias, x, weight)
+        return torch.bmm(x, weight) + bias
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         copies, M, a = x.shape
+        dx = torch.bmm(g, weight.transpose(1, 2)) if ctx.needs_input_grad[0] else None
+        if not ctx.needs_input_grad[1]:
+            return dx, None, None
         pieces = next((n for n in (64, 32, 16, 8, 4, 2) if M % n == 0 and 16 * n <= M), 1)
         left = x.reshape(copies * pieces, M // pieces, a).transpose(1, 2)
         products = torch.bmm(left, g.reshape(copies * pieces, M // pieces, -1))
-        dx = torch.bmm(g, weight.transpose(1, 2)) if ctx.needs_input_grad[0] else None
         return dx, products.view(copies, pieces, a, -1).sum(1), g.sum(1, keepdim=True)
 
 
