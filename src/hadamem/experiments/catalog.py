@@ -24,6 +24,7 @@ PAPER = {
     "meta-rl": Entry("meta_rl", "Wind and Point Robot: success on tasks that were not trained on", True),
     "credit": Entry("credit", "Visual Match and Key-to-Door: success after 250 and 500 distracting steps", True),
     "calibration": Entry("calibration", "six calibrations and ours on Autoencode-Easy", True, PROTOCOLS),
+    "popgym-ablation": Entry("ablation", "what the settings of the preset popgym-best are worth", True, ("best",)),
     "memory-size": Entry("memory_size", "returns for memories from 24 x 24 to 512 x 512", True, PROTOCOLS),
     "clipping": Entry("clipping", "gradient clipping, the remedy for instability that the paper names", True, PROTOCOLS),
     "vanishing": Entry("vanishing", "products of calibrations over 100 episodes", False),

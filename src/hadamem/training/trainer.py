@@ -24,7 +24,7 @@ from .replay import LatestRollout, Replay, make_replay
 from .seeding import env_seed, own_random_numbers
 
 USUAL_ENVS, SHORTEST = 16, 32      # parts of episodes are so short that this many envs share an iteration, but not shorter than this
-COMPILE_STEPS_FROM = 100_000       # steps per env: in shorter runs, compiling a step (about 15 s) takes longer than it saves
+COMPILE_STEPS_FROM = 40_000        # steps per env: in shorter runs, compiling a step (about 15 s) takes longer than it saves
 
 
 class Trainer:

@@ -36,9 +36,9 @@ def squares_kernel(GRAD, SUMS, COUNT, BEFORE, N, ROUNDS, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def update_kernel(PARAM, MEAN, SQUARE, COUNT, NORM, SKIP, GRAD, SUMS, BEFORE, RATE, LOSS, BLOCKED, LOGS, N, S, max_norm, beta1, beta2, eps,
-                  SP: tl.constexpr, BLOCK: tl.constexpr):
-    """Program i updates block i. LOGS: log2 of both betas, in float64."""
+def update_kernel(PARAM, MEAN, SQUARE, COUNT, NORM, SKIP, GRAD, SUMS, BEFORE, RATE, LOSS, BLOCKED, LOGS, N, S, max_norm, eps,
+                  beta2, left1, left2, SP: tl.constexpr, BLOCK: tl.constexpr):
+    """Program i updates block i. LOGS: log2 of both betas, in float64; left1, left2: 1 - beta, which float32 cannot subtract."""
     i = tl.program_id(0)
     s = tl.arange(0, SP)
     norm = tl.sqrt(tl.sum(tl.load(SUMS + s, mask=s < S, other=0.0), axis=0))
@@ -57,8 +57,8 @@ def update_kernel(PARAM, MEAN, SQUARE, COUNT, NORM, SKIP, GRAD, SUMS, BEFORE, RA
         ok = at < N
         g = tl.load(GRAD + at, mask=ok, other=0.0) * tl.minimum(max_norm / (norm + 1e-6), 1.0)
         mean = tl.load(MEAN + at, mask=ok, other=0.0)
-        mean += (1.0 - beta1) * (g - mean)
-        square = beta2 * tl.load(SQUARE + at, mask=ok, other=0.0) + (1.0 - beta2) * g * g
+        mean += left1 * (g - mean)
+        square = beta2 * tl.load(SQUARE + at, mask=ok, other=0.0) + left2 * g * g
         change = (tl.load(RATE) / bias1) * mean / (tl.sqrt(square) / tl.sqrt(bias2) + eps)
         tl.store(PARAM + at, tl.load(PARAM + at, mask=ok, other=0.0) - change, mask=ok)
         tl.store(MEAN + at, mean, mask=ok)
@@ -80,5 +80,5 @@ def adam_triton(state: AdamState, grad: Tensor, rate: Tensor, loss: Tensor, bloc
     sums, before = grad.new_empty(S), grad.new_empty(1)
     with torch.cuda.device(grad.device) if grad.is_cuda else nullcontext():
         squares_kernel[(S,)](grad, sums, state.steps, before, N, rounds, BLOCK=BLOCK)
-        update_kernel[(blocks,)](*state, grad, sums, before, rate, loss, blocked, _logs(grad.device), N, S, max_norm, *BETAS, eps,
-                                 SP=max(16, triton.next_power_of_2(S)), BLOCK=BLOCK)
+        update_kernel[(blocks,)](*state, grad, sums, before, rate, loss, blocked, _logs(grad.device), N, S, max_norm, eps,
+                                 BETAS[1], *(1 - beta for beta in BETAS), SP=max(16, triton.next_power_of_2(S)), BLOCK=BLOCK)

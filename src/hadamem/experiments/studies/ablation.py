@@ -1,0 +1,40 @@
+"""The preset popgym-best: what each of its settings is worth, on one task of each POPGym game."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..sections import run_sections
+from ..study import Study, TrainTask
+from .popgym_table import run_settings, title
+from .runs import count
+
+TASKS = ("RepeatPreviousHard", "AutoencodeMedium", "ConcentrationEasy", "BattleshipEasy")
+BEST = "popgym-best"
+VARIANTS: dict[str, dict[str, object]] = {      # changes of popgym-best
+    BEST: {},
+    "gamma-0.99": {"ppo.gamma": 0.99, "ppo.gae_lambda": 0.95},
+    "gamma-0.8": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8},
+    "gamma-0.5": {"ppo.gamma": 0.5, "ppo.gae_lambda": 0.5},
+    "gamma-0": {"ppo.gamma": 0.0, "ppo.gae_lambda": 0.0},
+    "lr-1e-3": {"ppo.learning_rate": 1e-3},
+    "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
+    "separate-actions": {"ppo.joint_actions": "never"},
+}
+
+
+def make(protocol: str = "best", quick: bool = False, budget: float = 1.0, seeds: int | None = None, memories: Sequence[str] = ("shm",),
+         tasks: Sequence[str] = (), variants: Sequence[str] = ()) -> Study:
+    unknown = [name for name in variants if name not in VARIANTS]
+    if unknown:
+        raise ValueError(f"unknown variant {unknown[0]!r}; choose from {', '.join(VARIANTS)}")
+    runs = []
+    for seed in count(seeds, quick, 1):
+        for task in tuple(tasks) or (TASKS[-1:] if quick else TASKS):
+            for variant in tuple(variants) or ((BEST, "gamma-0.99") if quick else VARIANTS):
+                for memory in memories:
+                    name = BEST if variant == BEST else f"{BEST}-{variant}"      # the preset itself shares its records with popgym-table
+                    settings = {**run_settings(BEST, task, memory, seed, quick, budget), **VARIANTS[variant]}
+                    label = variant if len(memories) == 1 else f"{variant}, {memory}"
+                    runs.append(TrainTask(f"{name}-{task}-{memory}-{seed}", {"task": title(task), "memory": label}, settings))
+    return Study("popgym-ablation", "The preset popgym-best", runs, __doc__ or "", "return", 100.0, sections=run_sections)
