@@ -17,6 +17,8 @@ VARIANTS: dict[str, dict[str, object]] = {      # changes of popgym-best
     "gamma-0.8": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8},
     "gamma-0.5": {"ppo.gamma": 0.5, "ppo.gae_lambda": 0.5},
     "gamma-0": {"ppo.gamma": 0.0, "ppo.gae_lambda": 0.0},
+    "gamma-0.8-lr-1e-3": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8, "ppo.learning_rate": 1e-3},
+    "gamma-0.5-lr-1e-3": {"ppo.gamma": 0.5, "ppo.gae_lambda": 0.5, "ppo.learning_rate": 1e-3},
     "lr-1e-3": {"ppo.learning_rate": 1e-3},
     "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
     "separate-actions": {"ppo.joint_actions": "never"},
