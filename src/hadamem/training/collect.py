@@ -81,7 +81,7 @@ class Collector:
         self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(self.dtype)
         self.rollout = self._allocate(whole, next_obs)
         self.slots = [self._slot(t) for t in range(steps)]
-        self.step = self._step
+        self.choose, self.advance = self._choose, self._advance      # the two halves of a step
 
     def draw(self, iteration: int) -> None:
         """Draw the noise of an iteration's actions."""
@@ -101,7 +101,7 @@ class Collector:
         now = self.now
         for t in range(self.steps):
             self.waiting_since = time.monotonic()
-            now, final_obs = self.step(now, self.noise[t], self.slots[t])
+            now, final_obs = self._step(now, self.noise[t], self.slots[t])
             self.waiting_since = None
         if self.next_obs == "last":
             trees.apply(_put, _at(r.next_obs, 0), final_obs)
@@ -116,13 +116,19 @@ class Collector:
         """Let torch.compile fuse the operations of a step, for a GPU: fewer kernels to launch. options: of torch.compile.
 
         This builds it, by steps that the caller undoes. The second slot is used, where vectors start at odd addresses: what is built
-        for aligned ones would copy all others.
+        for aligned ones would copy all others. The halves are compiled apart: Triton 3.6 fails on what Inductor makes of the choice of an
+        action joined to Concentration's rules.
         """
-        self.step = torch.compile(self._step, dynamic=False, **options)
+        self.choose = torch.compile(self._choose, dynamic=False, **options)
+        self.advance = torch.compile(self._advance, dynamic=False, **options)
         t, now = min(1, self.steps - 1), self.now
-        with torch.no_grad():
-            for _ in range(2):      # the first step starts from tensors that may be laid out otherwise
-                now, _ = self.step(now, self.noise[t], self.slots[t])
+        try:
+            with torch.no_grad():
+                for _ in range(2):      # the first step starts from tensors that may be laid out otherwise
+                    now, _ = self._step(now, self.noise[t], self.slots[t])
+        except Exception:
+            self.choose, self.advance = self._choose, self._advance
+            raise
 
     def episodes(self, sums: list[float] | None = None) -> dict[str, float]:
         """Statistics of the episodes that ended in the last `collect`: number, mean return, its deviation, mean length, success rate.
@@ -201,9 +207,13 @@ class Collector:
     def _step(self, now: Now, noise: Tensor, slot: Slot) -> tuple[Now, Any]:
         """One step of every env, recorded in `slot`. Returns what the next one starts from, and the observations that this one ended with:
         the final ones where an episode ended."""
-        agent = self.agent
+        action, state = self.choose(now, noise, slot)
+        return self.advance(now, action, state, slot)
+
+    def _choose(self, now: Now, noise: Tensor, slot: Slot) -> tuple[Tensor, State]:
+        """Actions, and the network's state after them."""
         features = self._features(now.obs, now.previous_action, now.first, now.previous_reward)
-        action, state, extras = agent.explore(features, now.state, now.first, now.mask, noise)
+        action, state, extras = self.agent.explore(features, now.state, now.first, now.mask, noise)
         trees.apply(_put, slot.obs, now.obs)
         slot.first.copy_(now.first)
         slot.action.copy_(action)
@@ -211,7 +221,11 @@ class Collector:
             slot.extras[name].copy_(value)
         if slot.mask is not None and now.mask is not None:
             slot.mask.copy_(now.mask)
-        taken = agent.actions.to_env(action)
+        return action, state
+
+    def _advance(self, now: Now, action: Tensor, state: State, slot: Slot) -> tuple[Now, Any]:
+        """Step the envs."""
+        taken = self.agent.actions.to_env(action)
         obs, reward, terminated, truncated, info = self.env.step(taken)
         slot.reward.copy_(reward)
         slot.terminated.copy_(terminated)

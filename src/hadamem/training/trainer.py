@@ -229,7 +229,6 @@ class Trainer:
         except Exception as error:   # the task does something that the compiler does not support
             warnings.warn(f"hadamem: torch.compile failed for acting, which continues without it (slower). Cause: {error}"[:500],
                           RuntimeWarning, stacklevel=2)
-            self.collector.step = self.collector._step
 
     def _capture_updates(self) -> None:
         with self._learning():
