@@ -6,6 +6,7 @@ from hadamem.experiments import paper
 from hadamem.experiments.catalog import PAPER, PROTOCOLS, make_study
 from hadamem.experiments.own import grid
 from hadamem.experiments.running import check
+from hadamem.experiments.studies import ablation
 from hadamem.experiments.studies.popgym_table import TASKS, title
 from hadamem.experiments.study import MeasureTask
 from hadamem.experiments.worker import find_measure
@@ -59,8 +60,8 @@ def test_no_number_where_the_paper_has_none():
 
 def test_the_protocol_best_is_for_popgym_alone():
     have = [name for name, entry in PAPER.items() if "best" in entry.protocols]
-    assert have == ["popgym-table", "calibration", "memory-size", "clipping"]
-    assert all(entry.protocols == PROTOCOLS[:len(entry.protocols)] for entry in PAPER.values())
+    assert have == ["popgym-table", "calibration", "popgym-ablation", "memory-size", "clipping"]
+    assert all(entry.protocols in (PROTOCOLS, PROTOCOLS[:2], ("best",)) for entry in PAPER.values())
     study = make_study("popgym-table", protocol="best")
     assert (study.name, len(study.runs)) == ("popgym-table-best", 12 * 10 * 3)
     assert {task.config().preset for task in study.runs[:120]} == {"popgym-best"}
@@ -75,3 +76,20 @@ def test_seeds_without_end_are_refused():
     for make in (lambda: make_study("learning", seeds=10**18), lambda: grid("mine", ["TMaze"], ["gru"], seeds=10**18)):
         with pytest.raises(ValueError, match=r"seeds must be .*1000, got 1000000000000000000"):
             make()
+
+
+def test_the_ablation_changes_popgym_best():
+    study = make_study("popgym-ablation")
+    assert study.name == "popgym-ablation"
+    assert {task.labels["task"] for task in study.runs} == {title(task) for task in ablation.TASKS}
+    best = make_study("popgym-table", protocol="best", seeds=1)
+    cells = {task.name: task.config() for task in best.runs}
+    shared = [task.name for task in study.runs if cells.get(task.name) == task.config()]
+    assert len(shared) == len(ablation.TASKS)      # the preset itself has the records of the table
+    named = {task.labels["memory"]: task.config() for task in study.runs if "BattleshipEasy" in task.name}
+    assert named["gamma-0.5"].algorithm.gamma == named["gamma-0.5"].algorithm.gae_lambda == 0.5
+    assert named["separate-actions"].algorithm.joint_actions == "never"
+    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, gamma-0\.99"):
+        make_study("popgym-ablation", variants=["x"])
+    with pytest.raises(ValueError, match="study 'popgym-ablation' has no protocol 'fair', only best"):
+        make_study("popgym-ablation", protocol="fair")

@@ -16,12 +16,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", metavar="NAME", help=f"one of {', '.join(PAPER)}; without it, they are listed")
     add = parser.add_argument
     add("--quick", action="store_true", help="a small version of everything, on a CPU in minutes: shows that it works, not what is learned")
-    add("--protocol", choices=PROTOCOLS, default="fair", help="fair: equal terms for all memories (default); release: as published; "
+    add("--protocol", choices=PROTOCOLS, help="fair: equal terms for all memories (default, if the study has it); release: as published; "
         "best: the preset popgym-best (POPGym studies alone)")
     add("--budget", type=float, default=1.0, metavar="X", help="X times the env steps, or lengths and repeats (default: 1)")
     add("--seeds", type=int, metavar="N", help="runs per cell (default: as many as the paper has)")
     add("--memories", nargs="+", metavar="NAME", help="only these memories")
-    add("--tasks", nargs="+", metavar="NAME", help="only these tasks (popgym-table)")
+    add("--tasks", nargs="+", metavar="NAME", help="only these tasks (popgym-table, popgym-ablation)")
     add_launch_arguments(parser)
 
 

@@ -61,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 @contextmanager
 def watched(name: str, plain: bool) -> Iterator[tuple[Any, Any]]:
     """A progress view of many runs, and what to call with their states. Until the first call, a ValueError means bad input."""
+    from ..devices import sharing_hint
     from ..experiments.status import seconds_left
     from ..view.many import ManyProgress
 
@@ -69,6 +70,8 @@ def watched(name: str, plain: bool) -> Iterator[tuple[Any, Any]]:
 
     def watch(tasks: Any, at_once: int) -> None:
         nonlocal started
+        if not started and (hint := sharing_hint(at_once)):
+            view.say(hint)
         started = True
         view(tasks, seconds_left(tasks, at_once))
 

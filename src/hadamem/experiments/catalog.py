@@ -37,11 +37,13 @@ PAPER = {
 BENCH = {"learning": Entry("learning", "everyday tasks: the default settings beside sb3-contrib's RecurrentPPO", True, ("fair",))}
 
 
-def make_study(name: str, *, protocol: str = "fair", quick: bool = False, budget: float = 1.0, **options: Any) -> Study:
-    """A study of PAPER or BENCH. options: of that study, such as seeds or memories; None: its own choice."""
+def make_study(name: str, *, protocol: str | None = None, quick: bool = False, budget: float = 1.0, **options: Any) -> Study:
+    """A study of PAPER or BENCH. protocol: None for its first. options: of that study, such as seeds or memories; None: its own choice."""
     entries = {**PAPER, **BENCH}
     if name not in entries:
         raise ValueError(f"unknown study {name!r};{did_you_mean(name, PAPER)} choose from {', '.join(PAPER)}")
+    usual = entries[name].protocols[0]
+    protocol = usual if protocol is None else protocol
     if protocol not in PROTOCOLS:
         raise ValueError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
     if protocol not in entries[name].protocols:
@@ -62,4 +64,4 @@ def make_study(name: str, *, protocol: str = "fair", quick: bool = False, budget
         raise ValueError(f"study {name!r} has no option {unknown!r}")
     study = make(protocol=protocol, quick=quick, budget=budget, **given)
     source = {"paper" if name in PAPER else "bench": name, "protocol": protocol, "quick": quick, "budget": budget, **given}
-    return replace(study, name=f"{name}{'' if protocol == 'fair' else '-' + protocol}{'-quick' if quick else ''}", source=source)
+    return replace(study, name=f"{name}{'' if protocol == usual else '-' + protocol}{'-quick' if quick else ''}", source=source)

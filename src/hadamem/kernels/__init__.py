@@ -5,7 +5,7 @@ complex, with factors that may be constant; `selective` builds S6's factors and 
 plain loop, which the others are tested against), `scan` (associative scan in plain PyTorch), `cpu` (numba) and `triton` (CUDA).
 `additive` (outer products under one decay) and `delta` (the delta rule) have `reference` and `scan`, which computes chunks of steps by
 matrix products. `gru`, a whole sequence of a GRU in one launch, has `reference` and `triton`. `gates` prepares the vectors for `shm`,
-`readout` computes the output from what it reads.
+`readout` computes the output from what it reads. `adam`, for the agents, is a step of Adam with clipping on a flat vector.
 """
 
 from ._backends import NAMES

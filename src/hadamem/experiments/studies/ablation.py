@@ -20,6 +20,8 @@ VARIANTS: dict[str, dict[str, object]] = {      # changes of popgym-best
     "gamma-0.8-lr-1e-3": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8, "ppo.learning_rate": 1e-3},
     "gamma-0.5-lr-1e-3": {"ppo.gamma": 0.5, "ppo.gae_lambda": 0.5, "ppo.learning_rate": 1e-3},
     "lr-1e-3": {"ppo.learning_rate": 1e-3},
+    "floor-0.1": {"ppo.advantage_floor": 0.1},
+    "entropy-0.01": {"ppo.ent_coef": 0.01},
     "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
     "separate-actions": {"ppo.joint_actions": "never"},
 }
