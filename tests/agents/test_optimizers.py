@@ -8,6 +8,8 @@ from torch import nn
 
 from hadamem.agents import optimizers
 from hadamem.agents.optimizers import Adam, Flat
+from hadamem.runs.config import make_config
+from hadamem.training.trainer import Trainer
 
 
 @pytest.fixture
@@ -93,3 +95,23 @@ def test_flat_tensors_are_aligned_views():
     flat.vector.add_(1)
     assert all(torch.equal(x, y + 1) for x, y in zip(tensors, before, strict=True))
     assert torch.equal(flat.gather([None, *tensors[1:]])[:15], torch.zeros(15))
+
+
+@pytest.mark.parametrize("settings", [{}, {"shared_memory": True}, {"agent": "ppo"}])
+def test_agents_learn_the_same(settings, monkeypatch):
+    """Weights, moments and target critics after some updates."""
+    sac = {"agent": "sac", "learning_starts": 100, "batch_size": 4, "updates_per_step": 0.05, "hidden_sizes": (8,), "max_grad_norm": 0.5}
+    ppo = {"num_epochs": 2, "num_minibatches": 2, "num_steps": 20}
+    config = make_config("default", **{**(ppo if "agent" in settings else sac), "env": "Wind", "memory": "shm", "num_envs": 4,
+                                       "memory_size": 4, "memory_output_size": 4, "device": "cpu", **settings})
+    found = []
+    for flat in (False, True):
+        monkeypatch.setattr(optimizers, "usable", lambda device, flat=flat: flat)
+        trainer = Trainer(config)
+        for _ in range(2):
+            trainer.iteration()
+        found.append({name: x for name, x in trainer.agent.state_dict().items() if x.is_floating_point() and not name.endswith(".step")})
+        trainer.close()
+    assert found[0].keys() == found[1].keys()
+    for name, x in found[0].items():
+        torch.testing.assert_close(found[1][name], x, rtol=1e-3, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")

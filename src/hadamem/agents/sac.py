@@ -118,7 +118,8 @@ class SAC(Agent):
         self.saved = tuple(name for name in type(self).saved if getattr(self, name, self) is not None)
         device = self.critic_adam.rate.device
         self.pairs: tuple[list[Tensor], list[Tensor]] = (list(self.target.parameters()), list(self.network.critic.parameters()))
-        self.flat_target = None if self.shared or self.critic_adam.flat is None else Flat(self.pairs[0])
+        same = len(self.pairs[1]) == len(self.critic_adam.parameters)            # not with a shared memory, or parameters that are fixed
+        self.flat_target = Flat(self.pairs[0]) if same and self.critic_adam.flat is not None else None
         self.owed = torch.zeros((), dtype=torch.float64)                        # updates that are due, with their fraction
         self.exploring = torch.tensor(self.config.learning_starts > 0, device=device)      # actions are random
         self.sums = torch.zeros(len(STATISTICS), device=device)                 # of STATISTICS, over the updates of this iteration
