@@ -1,10 +1,13 @@
 """The studies of the paper as data: every run has settings that exist, and importing trains nothing."""
 
+from pathlib import Path
+
 import pytest
 
 from hadamem.experiments import paper
 from hadamem.experiments.catalog import PAPER, PROTOCOLS, make_study
 from hadamem.experiments.own import grid
+from hadamem.experiments.records import misfit, read_record
 from hadamem.experiments.running import check
 from hadamem.experiments.studies import ablation
 from hadamem.experiments.studies.popgym_table import TASKS, title
@@ -89,7 +92,18 @@ def test_the_ablation_changes_popgym_best():
     named = {task.labels["memory"]: task.config() for task in study.runs if "BattleshipEasy" in task.name}
     assert named["gamma-0.5"].algorithm.gamma == named["gamma-0.5"].algorithm.gae_lambda == 0.5
     assert named["separate-actions"].algorithm.joint_actions == "never"
-    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, gamma-0\.99"):
+    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, entropy-0\.003"):
         make_study("popgym-ablation", variants=["x"])
     with pytest.raises(ValueError, match="study 'popgym-ablation' has no protocol 'fair', only best"):
         make_study("popgym-ablation", protocol="fair")
+
+
+def test_records_of_the_ablation_fit_it():
+    """What was measured is not repeated, and a change of the preset that would make records unusable is noticed."""
+    folder = Path(__file__).parents[2] / "docs" / "results"
+    names = {path.stem.split("-shm-")[0] for path in folder.glob("popgym-best-gamma-*-shm-*.json")}
+    tasks = sorted({name.rpartition("-")[2] for name in names})
+    study = make_study("popgym-ablation", tasks=tasks, seeds=2)
+    found = {task.name: task.config() for task in study.runs if (folder / f"{task.name}.json").exists()}
+    assert len(found) >= 24
+    assert {name: misfit(read_record(folder / f"{name}.json"), config) for name, config in found.items()} == dict.fromkeys(found, "")

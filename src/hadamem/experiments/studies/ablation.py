@@ -13,15 +13,13 @@ TASKS = ("RepeatPreviousHard", "AutoencodeMedium", "ConcentrationEasy", "Battles
 BEST = "popgym-best"
 VARIANTS: dict[str, dict[str, object]] = {      # changes of popgym-best
     BEST: {},
-    "gamma-0.99": {"ppo.gamma": 0.99, "ppo.gae_lambda": 0.95},
-    "gamma-0.8": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8},
-    "gamma-0.5": {"ppo.gamma": 0.5, "ppo.gae_lambda": 0.5},
-    "gamma-0": {"ppo.gamma": 0.0, "ppo.gae_lambda": 0.0},
-    "gamma-0.8-lr-1e-3": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8, "ppo.learning_rate": 1e-3},
-    "gamma-0.5-lr-1e-3": {"ppo.gamma": 0.5, "ppo.gae_lambda": 0.5, "ppo.learning_rate": 1e-3},
-    "lr-1e-3": {"ppo.learning_rate": 1e-3},
-    "floor-0.1": {"ppo.advantage_floor": 0.1},
-    "entropy-0.01": {"ppo.ent_coef": 0.01},
+    "entropy-0.003": {"ppo.ent_coef": 0.003},
+    "entropy-0.03": {"ppo.ent_coef": 0.03},
+    **{f"gamma-{gamma}": {"ppo.gamma": gamma, "ppo.gae_lambda": gae_lambda, "ppo.ent_coef": 0.003}
+       for gamma, gae_lambda in ((0.99, 0.95), (0.8, 0.8), (0.5, 0.5))},
+    **{f"gamma-{gamma}-lr-1e-3": {"ppo.gamma": gamma, "ppo.gae_lambda": gamma, "ppo.ent_coef": 0.003, "ppo.learning_rate": 1e-3}
+       for gamma in (0.8, 0.5)},
+    "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
     "separate-actions": {"ppo.joint_actions": "never"},
 }
