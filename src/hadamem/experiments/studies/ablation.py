@@ -14,7 +14,7 @@ BEST = "popgym-best"
 VARIANTS: dict[str, dict[str, object]] = {      # changes of popgym-best
     BEST: {},
     "entropy-0.003": {"ppo.ent_coef": 0.003},
-    "entropy-0.03": {"ppo.ent_coef": 0.03},
+    "entropy-0.01": {"ppo.ent_coef": 0.01},
     **{f"gamma-{gamma}": {"ppo.gamma": gamma, "ppo.gae_lambda": gae_lambda, "ppo.ent_coef": 0.003}
        for gamma, gae_lambda in ((0.99, 0.95), (0.8, 0.8), (0.5, 0.5))},
     **{f"gamma-{gamma}-lr-1e-3": {"ppo.gamma": gamma, "ppo.gae_lambda": gamma, "ppo.ent_coef": 0.003, "ppo.learning_rate": 1e-3}
