@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,12 +52,13 @@ class Adam(torch.optim.Adam):
         self.step()
         return norm.detach()
 
-    def step(self, closure: None = None) -> None:      # type: ignore[override]   # nobody here has a closure
+    def step(self, closure: Any = None) -> Any:
         """A step with the gradients as they are, unless `skip` is 1."""
         if self.flat is None:
-            super().step()
-        else:
-            self._flat_step(torch.zeros_like(self.skip), self.skip.clone(), math.inf)      # a kernel must not write what it reads
+            return super().step(closure)
+        loss = None if closure is None else closure()
+        self._flat_step(torch.zeros_like(self.skip), self.skip.clone(), math.inf)      # a kernel must not write what it reads
+        return loss
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Moments and step counts by parameter name, and the learning rate."""

@@ -119,16 +119,14 @@ class Collector:
         for aligned ones would copy all others. The halves are compiled apart: Triton 3.6 fails on what Inductor makes of the choice of an
         action joined to Concentration's rules.
         """
-        self.choose = torch.compile(self._choose, dynamic=False, **options)
-        self.advance = torch.compile(self._advance, dynamic=False, **options)
+        choose = torch.compile(self._choose, dynamic=False, **options)
+        advance = torch.compile(self._advance, dynamic=False, **options)
         t, now = min(1, self.steps - 1), self.now
-        try:
-            with torch.no_grad():
-                for _ in range(2):      # the first step starts from tensors that may be laid out otherwise
-                    now, _ = self._step(now, self.noise[t], self.slots[t])
-        except Exception:
-            self.choose, self.advance = self._choose, self._advance
-            raise
+        with torch.no_grad():
+            for _ in range(2):      # the first step starts from tensors that may be laid out otherwise
+                action, state = choose(now, self.noise[t], self.slots[t])
+                now, _ = advance(now, action, state, self.slots[t])
+        self.choose, self.advance = choose, advance      # both work
 
     def episodes(self, sums: list[float] | None = None) -> dict[str, float]:
         """Statistics of the episodes that ended in the last `collect`: number, mean return, its deviation, mean length, success rate.

@@ -1,7 +1,7 @@
 """One step of Adam on a flat vector of parameters: norm of the gradient, clipping, a check for what is not finite, and the update.
 
-PyTorch's fused optimiser and `clip_grad_norm_` need about 15 launches for this, and 140 us on an H200 for 100,000 parameters, since they
-give each thread block 65,536 of them. Here it takes two launches.
+PyTorch's fused optimiser and `clip_grad_norm_` need about 15 launches for this, and took 140 us of SAC's update on an H200. Here it takes
+two launches.
 """
 
 from __future__ import annotations
