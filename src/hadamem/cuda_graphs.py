@@ -49,6 +49,33 @@ def _capture(call: Callable[[], None], device: torch.device, warm_up: int) -> Ca
     return graph.replay
 
 
+class Branch:
+    """What runs in `with branch:` runs beside the caller's work on a GPU, until `branch.join()`. In a CUDA graph, it is a branch of it.
+
+    Its backward pass runs on the same stream; autograd inserts the waits. Keep what the branch reads or makes until after all of that:
+    PyTorch's allocator does not know that another stream uses it. On other devices everything runs in order.
+    """
+
+    def __init__(self, device: torch.device):
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.inner: Any = None
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+            self.inner = torch.cuda.stream(self.stream)
+            self.inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.inner is not None:
+            self.inner.__exit__(*error)
+
+    def join(self) -> None:
+        """Wait for the branch, as far as it was started."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+
+
 @functools.cache
 def _stream(device: int) -> torch.cuda.Stream:
     """The stream that captures on a device. (torch has a single one, on the device of its first capture.)"""

@@ -34,8 +34,8 @@ KINDS = {"sac": {"discrete": False}, "sac-discrete": {"discrete": True}}
 
 def losses(agent, batch, noise):
     features = batch.features()
-    seen, dist = agent.policy_of(features, batch)
-    critic, q = agent.critic_loss(features, batch, seen, dist, noise)
+    seen, dist, now, later = agent.bodies(features, batch)
+    critic, q = agent.critic_loss(batch, now, later, dist, noise)
     actor, log_prob = agent.actor_loss(features, batch, seen, dist, noise)
     return critic, actor, log_prob, q
 

@@ -59,8 +59,8 @@ def test_losses_are_those_of_the_cpu(case, memory):
     for own, on in ((agent, "cpu"), (other, "cuda")):
         part = to(batch, on)
         features = part.features()
-        seen, dist = own.policy_of(features, part)
-        critic, q = own.critic_loss(features, part, seen, dist, noise.to(on))
+        seen, dist, now, later = own.bodies(features, part)
+        critic, q = own.critic_loss(part, now, later, dist, noise.to(on))
         actor, log_prob = own.actor_loss(features, part, seen, dist, noise.to(on))
         grads = torch.autograd.grad(critic + actor, [p for p in own.network.parameters() if p.requires_grad], allow_unused=True)
         found.append([x.detach().cpu() for x in (critic, q, actor, log_prob, *(g for g in grads if g is not None))])

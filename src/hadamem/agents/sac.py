@@ -17,11 +17,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from ..cuda_graphs import Branch
 from ..ranges import check_floats
 from .agent import Acted, Agent, AgentSpec, Progress, ReplaySource, ReplaySpec, Sequences, Source
 from .distributions import TanhGaussian, make_actions
 from .optimizers import Adam, Flat
-from .sac_networks import Body, Critic, SACNetwork, SACNetworkConfig, SACState, Seen
+from .sac_networks import Critic, SACNetwork, SACNetworkConfig, SACState, Seen
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class SAC(Agent):
     rollout_steps = 16
     changeable = ("learning_rate", "gamma", "tau", "updates_per_step", "target_entropy", "max_grad_norm")
     graphs = ("update",)
-    compiled = ("sample", "policy_of", "critic_loss", "actor_loss")
+    compiled = ("sample", "policy_of", "target_sees", "critic_sees", "critic_loss", "actor_loss")
     saved: tuple[str, ...] = ("network", "target", "temperature", "critic_adam", "actor_adam", "temperature_adam", "owed", "exploring")
 
     network: SACNetwork
@@ -124,6 +125,7 @@ class SAC(Agent):
         self.exploring = torch.tensor(self.config.learning_starts > 0, device=device)      # actions are random
         self.sums = torch.zeros(len(STATISTICS), device=device)                 # of STATISTICS, over the updates of this iteration
         self.skipped = torch.zeros((), device=device)                           # updates of this iteration that were not finite
+        self.beside = Branch(device), Branch(device)
 
     def make_network(self, spec: AgentSpec) -> SACNetwork:
         if not isinstance(spec.action_space, spaces.Box):
@@ -178,17 +180,25 @@ class SAC(Agent):
         policy = seen if self.config.actor_trains_memory or not self.shared else detached(seen)
         return seen, self.network.policy(policy, batch.mask)
 
-    def critic_loss(self, features: Tensor, batch: Sequences, seen: Seen, dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    @torch.no_grad()
+    def target_sees(self, features: Tensor, batch: Sequences) -> Seen:
+        """What the target critics' body has seen, where they have one of their own."""
+        return see(self.target, features, batch)
+
+    def critic_sees(self, features: Tensor, batch: Sequences) -> Seen:
+        """What the critics' body has seen, where they have one of their own."""
+        return see(self.network.critic, features, batch)
+
+    def critic_loss(self, batch: Sequences, now: Seen, later: Seen, dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Both critics' squared errors, and the mean Q.
 
-        seen, dist: from `policy_of`. The target of step t is r + gamma (1 - d) (min Q' - alpha log pi) of entry t + 1.
+        now, later: from `critic_sees` and `target_sees`, or from `policy_of` with a shared memory; dist: from `policy_of`. The target of
+        step t is r + gamma (1 - d) (min Q' - alpha log pi) of entry t + 1.
         """
         with torch.no_grad():
             action, log_prob = self.actions.sample_with_log_prob(dist[:, 1:], noise[:, 1:])
-            later = self._seen(self.target.body, features, batch, seen)
             value = self.target.heads(entries(later, 1, None), action)[..., 0].amin(0) - self.ent_coef * log_prob      # [B, L]
             target = self._target(batch, value)
-        now = self._seen(self.network.critic.body, features, batch, seen)
         q = self.network.critic.heads(entries(now, 0, -1), batch.action)[..., 0]                                        # [2, B, L]
         return self._errors(q, target, batch)
 
@@ -196,13 +206,10 @@ class SAC(Agent):
         """alpha log pi - min Q for the policy's actions, and the mean log pi."""
         action, log_prob = self.actions.sample_with_log_prob(dist[:, :-1], noise[:, :-1])
         with torch.no_grad():                            # the memory depends on earlier actions only, which are those of the replay
-            now = self._seen(self.network.critic.body, features, batch, seen)
+            now = seen if self.shared else see(self.network.critic, features, batch)
         q = self.network.critic.heads(detached(entries(now, 0, -1)), action, frozen=True)[..., 0].amin(0)
         weight = self._weight(batch)
         return mean_over(self.ent_coef * log_prob - q, weight), mean_over(log_prob.detach(), weight)
-
-    def _seen(self, body: Body | None, features: Tensor, batch: Sequences, shared: Seen) -> Seen:
-        return shared if body is None else body(features, batch.state.critic, batch.first, batch.whole)[0]
 
     def _target(self, batch: Sequences, value: Tensor) -> Tensor:
         return batch.reward + self.config.gamma * torch.where(batch.terminal, 0.0, value)
@@ -265,8 +272,8 @@ class SAC(Agent):
         """One step of everything, on the next sequences of `rows`. What is not finite is skipped."""
         limit = self.config.max_grad_norm
         batch, features, noise = self.sample()
-        seen, dist = self.policy_of(features, batch)
-        loss, q = self.critic_loss(features, batch, seen, dist, noise)
+        seen, dist, now, later = self.bodies(features, batch)
+        loss, q = self.critic_loss(batch, now, later, dist, noise)
         if self.actor_adam is None:
             actor_loss, log_prob = self.actor_loss(features, batch, seen, dist, noise)
             norm = actor_norm = self.critic_adam.update(loss + actor_loss, limit)
@@ -286,6 +293,20 @@ class SAC(Agent):
             self.skipped.add_(skipped)
             self.number.add_(1)
 
+    def bodies(self, features: Tensor, batch: Sequences) -> tuple[Seen, Tensor, Seen, Seen]:
+        """`policy_of`, and what critics and target critics have seen. On a GPU, actor and targets run beside the critics."""
+        if self.shared:
+            seen, dist = self.policy_of(features, batch)
+            return seen, dist, seen, seen
+        with self.beside[0]:
+            seen, dist = self.policy_of(features, batch)
+        with self.beside[1]:
+            later = self.target_sees(features, batch)
+        now = self.critic_sees(features, batch)
+        for branch in self.beside:
+            branch.join()
+        return seen, dist, now, later
+
     @torch.no_grad()
     def follow(self, share: Tensor) -> None:
         """Move the target critics by a share of their distance to the critics."""
@@ -300,6 +321,12 @@ class SAC(Agent):
         """The sequences of this update, their features, and the noise of the policy's actions."""
         batch = self.source.take(self.rows.index_select(0, self.number)[0])
         return batch, batch.features(), self.noise.index_select(0, self.number)[0]
+
+
+def see(critic: Critic, features: Tensor, batch: Sequences) -> Seen:
+    """What the critics' own body has seen in the sequences."""
+    assert critic.body is not None
+    return critic.body(features, batch.state.critic, batch.first, batch.whole)[0]
 
 
 def mean_over(x: Tensor, weight: Tensor) -> Tensor:

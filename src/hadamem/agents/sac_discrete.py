@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .agent import AgentSpec, Sequences
 from .distributions import make_actions
-from .sac import SAC, detached, entries, mean_over
+from .sac import SAC, detached, entries, mean_over, see
 from .sac_networks import SACNetwork, Seen
 
 LEAST = -100.0      # log-probability of actions that a mask forbids: their share of any mean is 0
@@ -33,15 +33,13 @@ class SACDiscrete(SAC):
     def random_action(self, noise: Tensor, mask: Tensor | None) -> Tensor:
         return self.actions.uniform(noise, mask)
 
-    def critic_loss(self, features: Tensor, batch: Sequences, seen: Seen, dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    def critic_loss(self, batch: Sequences, now: Seen, later: Seen, dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """As in SAC, with the value of entry t + 1 as the mean of min Q' - alpha log pi over all actions."""
         with torch.no_grad():
-            later = self._seen(self.target.body, features, batch, seen)
             q_later = self.target.heads(entries(later, 1, None)).amin(0)                        # [B, L, A]
             log_pi = dist[:, 1:].clamp(min=LEAST)
             value = (log_pi.exp() * (q_later - self.ent_coef * log_pi)).sum(-1)
             target = self._target(batch, value)
-        now = self._seen(self.network.critic.body, features, batch, seen)
         q = self.network.critic.heads(entries(now, 0, -1))                                      # [2, B, L, A]
         taken = q.gather(-1, batch.action.expand(2, *batch.action.shape))[..., 0]
         return self._errors(taken, target, batch)
@@ -49,7 +47,7 @@ class SACDiscrete(SAC):
     def actor_loss(self, features: Tensor, batch: Sequences, seen: Seen, dist: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The mean of alpha log pi - min Q over all actions, and of log pi."""
         with torch.no_grad():
-            now = self._seen(self.network.critic.body, features, batch, seen)
+            now = seen if self.shared else see(self.network.critic, features, batch)
             q = self.network.critic.heads(detached(entries(now, 0, -1))).amin(0)               # [B, L, A]
         log_pi = dist[:, :-1].clamp(min=LEAST)
         pi, weight = log_pi.exp(), self._weight(batch)
