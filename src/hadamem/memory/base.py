@@ -170,7 +170,7 @@ LARGEST_SIZE, MOST_ROUNDS = 2**24, 1024      # of an axis; of layers, and of ste
 
 def check_size(name: str, value: object, most: int = LARGEST_SIZE) -> int:
     """A whole number from 1 to `most`, or an error that names the argument."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if isinstance(value, bool) or not (isinstance(value, (int, torch.SymInt)) or hasattr(value, "__index__")):
         raise TypeError(f"{name} must be a positive int, got {shorten(value)}")
     try:
         size = operator.index(value)   # takes numpy's integers too
