@@ -1,4 +1,6 @@
-"""The frame stack: what the memory sees of the steps before, against a slow loop."""
+"""What the memory sees beside the current step: the frame stack, against a slow loop, and sines of the time."""
+
+import math
 
 import pytest
 import torch
@@ -36,10 +38,10 @@ def test_it_stacks_the_steps_of_the_same_episode(T):
     torch.testing.assert_close(got["x"], slow(net, x, reset))
 
 
-@pytest.mark.parametrize("time_encoding", ["none", "sine"])
+@pytest.mark.parametrize(("time_encoding", "time_features"), [("none", 0), ("sine", 0), ("sine", 6), ("none", 5)])
 @pytest.mark.parametrize("memory", ["shm", "gru", "none"])
-def test_sequences_halves_and_steps_agree(memory, time_encoding):
-    net = trunk(memory=memory, time_encoding=time_encoding, shortcut=True)
+def test_sequences_halves_and_steps_agree(memory, time_encoding, time_features):
+    net = trunk(memory=memory, time_encoding=time_encoding, time_features=time_features, shortcut=True)
     x, reset = torch.randn(4, 11, 5, dtype=torch.float64), torch.rand(4, 11) < 0.2
     whole, end = net(x, net.initial_state(4), reset)
     first, state = net(x[:, :2], net.initial_state(4), reset[:, :2])      # fewer steps than the stack
@@ -52,6 +54,20 @@ def test_sequences_halves_and_steps_agree(memory, time_encoding):
         rows.append(y)
     torch.testing.assert_close(torch.stack(rows, 1), whole)
     torch.testing.assert_close(state.recent, end.recent)
+
+
+def test_time_features_are_sines_since_the_episode_began():
+    net = trunk(frame_stack=1, time_features=4, time_base=100)
+    assert net.memory.input_size == 7 + 4
+    got = {}
+    net.memory.register_forward_pre_hook(lambda module, args: got.update(x=args[0]))
+    reset = torch.tensor([[True, False, False, True, False]])
+    net.memory.through = lambda layer, x, *args, **promises: (layer(net.memory(x, *args)[0]), None)
+    net(torch.randn(1, 5, 5, dtype=torch.float64), net.initial_state(1), reset)
+    want = [[math.sin(t), math.cos(t), math.sin(t / 10), math.cos(t / 10)] for t in (0, 1, 2, 0, 1)]
+    torch.testing.assert_close(got["x"][0, :, 7:].float(), torch.tensor(want))
+    with pytest.raises(ValueError, match="time_features must be 0 or more, got -1"):
+        NetworkConfig(time_features=-1)
 
 
 def test_a_reset_recovers_from_infinite_features():

@@ -39,6 +39,7 @@ class NetworkConfig:
     head_activation: str = "none"                        # after the heads' hidden layer: none, relu or tanh
     time_encoding: str = "sine"                          # sine: mix sines of the steps since the episode began into the features; or none
     time_base: int = 1024                                # base of the sines' frequencies
+    time_features: int = 0                               # sines of the steps since the episode began that the memory sees as they are
     separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
     frame_stack: int = 1                                 # the memory sees the encoded features of this many latest steps at once
     shortcut: bool = False                               # actor and critic also see the current features past the memory
@@ -52,6 +53,8 @@ class NetworkConfig:
         for name in ("encoder_size", "layer_size", "head_size", "time_base", "frame_stack"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.time_features < 0:
+            raise ValueError(f"time_features must be 0 or more, got {self.time_features}")
 
 
 class TrunkState(NamedTuple):
@@ -78,10 +81,12 @@ class Trunk(nn.Module):
         self.time = TimeEncoding(config.encoder_size, config.time_base) if config.time_encoding == "sine" else None
         self.stack, self.width = config.frame_stack, config.encoder_size
         self.before = nn.Linear(config.encoder_size * config.frame_stack, config.layer_size)
+        self.clock = Sines(config.time_features, config.time_base) if config.time_features else None
         size = {} if config.memory_size is None else {"memory_size": config.memory_size}
-        self.memory = make_memory(config.memory, config.layer_size, config.memory_output_size, **size, **config.memory_options)
+        width = config.layer_size + config.time_features
+        self.memory = make_memory(config.memory, width, config.memory_output_size, **size, **config.memory_options)
         self.after = nn.Linear(self.memory.output_size, config.layer_size)
-        self.past = nn.Linear(config.layer_size, config.layer_size, bias=False) if config.shortcut else None
+        self.past = nn.Linear(width, config.layer_size, bias=False) if config.shortcut else None
         for layer in (self.before, self.after, *([] if self.past is None else [self.past])):
             nn.init.orthogonal_(layer.weight)
 
@@ -107,13 +112,14 @@ class Trunk(nn.Module):
         return self._join(self.after(y), x), TrunkState(time + 1, memory, recent)
 
     def _embed(self, x: Tensor, time: Tensor, recent: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """What the memory sees, [N, T, layer_size]; and `TrunkState.recent` after these steps."""
+        """What the memory sees, [N, T, layer_size + time_features]; and `TrunkState.recent` after these steps."""
         seen = x = self.encoder(x)
         if self.time is not None:
             x = self.time(x, time)
         if recent is not None:
             x, recent = _stack(x, seen, time, recent)
-        return F.relu(self.before(x)), recent
+        x = F.relu(self.before(x))
+        return x if self.clock is None else torch.cat([x, self.clock(time).to(x.dtype)], -1), recent
 
     def _join(self, y: Tensor, x: Tensor) -> Tensor:
         return F.relu(y if self.past is None else y + self.past(x))
@@ -193,23 +199,30 @@ class Encoder(nn.Module):
         return F.layer_norm(self.linear(x), (self.width,))
 
 
-class TimeEncoding(nn.Module):
-    """Mixes sines of the steps since the episode began into features: (1 - s) x + s sines, with s learned, between 0 and 1.
-
-    The slowest sine has a period of about 2 pi `base`. Steps past LONGEST look like the last one.
-    """
+class Sines(nn.Module):
+    """Sines of the steps since the episode began. The slowest has a period of about 2 pi `base`. Steps past LONGEST look like the last."""
 
     table: Tensor
 
     def __init__(self, width: int, base: int):
         super().__init__()
-        self.share = nn.Parameter(torch.tensor(0.5))
         i = torch.arange((width + 1) // 2, dtype=torch.float64)
         angle = torch.arange(LONGEST, dtype=torch.float64)[:, None] * base ** (-2 * i / width)
         self.register_buffer("table", torch.stack([angle.sin(), angle.cos()], -1).flatten(1)[:, :width].float(), persistent=False)
 
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        sines = F.embedding(time.clamp(max=LONGEST - 1), self.table).to(x.dtype)
+    def forward(self, time: Tensor) -> Tensor:
+        return F.embedding(time.clamp(max=LONGEST - 1), self.table)
+
+
+class TimeEncoding(Sines):
+    """Mixes these sines into features: (1 - s) x + s sines, with s learned, between 0 and 1."""
+
+    def __init__(self, width: int, base: int):
+        super().__init__(width, base)
+        self.share = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:      # type: ignore[override]
+        sines = super().forward(time).to(x.dtype)
         share = self.share.clamp(0, 1)
         return x * (1 - share) + sines * share
 

@@ -22,6 +22,8 @@ VARIANTS: dict[str, dict[str, object]] = {      # changes of popgym-best
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
     "separate-actions": {"ppo.joint_actions": "never"},
+    "time-features": {"network.time_features": 64},
+    "shortcut": {"network.shortcut": True},
 }
 
 
