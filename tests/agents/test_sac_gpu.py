@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from hadamem import states
-from hadamem.agents import Sequences
+from hadamem.agents import Sequences, sac
+from hadamem.cuda_graphs import Branch
 from hadamem.runs.config import make_config
 from hadamem.training.trainer import Trainer
 
@@ -32,6 +33,22 @@ def test_graphs_give_what_plain_calls_give(case, memory, compiled):
                 assert b[key] == pytest.approx(a[key], rel=1e-3, abs=1e-4), key
         assert not b["skipped"]
     assert b["updates"] > 0
+
+
+@pytest.mark.parametrize("memory", ["shm", "gru"])
+@pytest.mark.parametrize("case", ["whole", "discrete"])
+def test_branches_change_nothing(case, memory, monkeypatch):
+    """Actor, critics and targets side by side, in a CUDA graph, give what they give one after the other."""
+    found = []
+    for branch in (Branch, lambda device: Branch(torch.device("cpu"))):
+        monkeypatch.setattr(sac, "Branch", branch)
+        trainer = Trainer(make_config(**CASES[case], memory=memory, device="cuda"))
+        for _ in range(5):
+            updates = trainer.iteration()["updates"]
+        assert updates > 0
+        found.append([p.detach().clone() for p in trainer.agent.network.parameters()])
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-4, atol=1e-6)
 
 
 def to(batch, device):
