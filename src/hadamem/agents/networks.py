@@ -214,17 +214,17 @@ class Sines(nn.Module):
         return F.embedding(time.clamp(max=LONGEST - 1), self.table)
 
 
-class TimeEncoding(Sines):
+class TimeEncoding(nn.Module):
     """Mixes these sines into features: (1 - s) x + s sines, with s learned, between 0 and 1."""
 
     def __init__(self, width: int, base: int):
-        super().__init__(width, base)
+        super().__init__()
+        self.sines = Sines(width, base)
         self.share = nn.Parameter(torch.tensor(0.5))
 
-    def forward(self, x: Tensor, time: Tensor) -> Tensor:      # type: ignore[override]
-        sines = super().forward(time).to(x.dtype)
+    def forward(self, x: Tensor, time: Tensor) -> Tensor:
         share = self.share.clamp(0, 1)
-        return x * (1 - share) + sines * share
+        return x * (1 - share) + self.sines(time).to(x.dtype) * share
 
 
 LONGEST = 8192           # steps of an episode that the time encoding can tell apart
