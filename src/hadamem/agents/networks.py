@@ -42,7 +42,7 @@ class NetworkConfig:
     time_features: int = 0                               # sines of the steps since the episode began that the memory sees as they are
     separate_memories: bool = False                      # one for the actor and one for the critic, each with its own encoder
     frame_stack: int = 1                                 # the memory sees the encoded features of this many latest steps at once
-    shortcut: bool = False                               # actor and critic also see the current features past the memory
+    shortcut: bool = False                               # actor and critic also see the current features past the memory, faintly at first
     normalize_observations: bool = False                 # PPO: numbers in observations are scaled by their running mean and deviation
 
     def __post_init__(self) -> None:
@@ -87,8 +87,10 @@ class Trunk(nn.Module):
         self.memory = make_memory(config.memory, width, config.memory_output_size, **size, **config.memory_options)
         self.after = nn.Linear(self.memory.output_size, config.layer_size)
         self.past = nn.Linear(width, config.layer_size, bias=False) if config.shortcut else None
-        for layer in (self.before, self.after, *([] if self.past is None else [self.past])):
+        for layer in (self.before, self.after):
             nn.init.orthogonal_(layer.weight)
+        if self.past is not None:
+            nn.init.orthogonal_(self.past.weight, FIRST_SHORTCUT)
 
     def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> TrunkState:
         device = self.before.weight.device if device is None else device
@@ -227,6 +229,7 @@ class TimeEncoding(nn.Module):
         return x * (1 - share) + self.sines(time).to(x.dtype) * share
 
 
+FIRST_SHORTCUT = 0.1     # scale of the shortcut's first weights: at 1 the memory is drowned out, and recall is learned late or not at all
 LONGEST = 8192           # steps of an episode that the time encoding can tell apart
 IMAGE_FEATURES = 100     # outputs of the CNN
 MOST_DENSE = 1 << 17     # entries of a convolution written as a matrix
