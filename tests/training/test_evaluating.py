@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import hadamem as hm
-from hadamem import envs
-from hadamem.envs import EnvError
+from hadamem import envs, states
+from hadamem.envs import EnvError, trees
 from hadamem.runs.config import make_config
 from hadamem.runs.metrics import TIMES
 from hadamem.training.evaluate import evaluate
-from hadamem.training.evaluating import COPIES, FIRST_SEED, Evaluator
+from hadamem.training.evaluating import FIRST_SEED, Evaluator, GraphedPlay
 from hadamem.training.loop import train
 from hadamem.training.run import open_run
 from hadamem.training.trainer import Trainer
@@ -51,14 +51,40 @@ def test_a_row_and_the_summary():
     assert {"eval_return", "eval_return_std", "eval_success", "eval_length", "eval_episodes", "eval_seconds"} <= set(row)
     assert (row["eval_episodes"], row["eval_length"]) == (5, envs.make("TMaze").episode_steps)
     assert 0 < row["eval_seconds"] < row["elapsed"]
-    seed = FIRST_SEED + row["iteration"] * COPIES
+    seed = FIRST_SEED + row["iteration"]
     alone = evaluate(run.policy, envs.make("TMaze", 5), 5, seed, deterministic=True)
     assert (alone.mean, alone.std, alone.success) == (row["eval_return"], row["eval_return_std"], row["eval_success"])
     assert all(summary[name] == row[name] for name in ("eval_return", "eval_success"))
     assert summary["eval_steps"] == row["steps"]
     assert summary["best_eval_return"] == max(row["eval_return"] for row in run.metrics if "eval_return" in row)
     assert "eval_return" not in train(settings(1)).summary()
-    assert "eval_return_std" not in train(settings(1, eval_every=1, eval_episodes=1)).metrics[-1]
+
+
+@pytest.mark.parametrize(("env", "memory", "options"), [
+    ("TMaze", "shm", {}), ("popgym/RepeatPreviousEasy", "gpt2", {}), ("popgym/BattleshipEasy", "gru", {}),
+    ("Wind", "ffm", {"previous_reward": True, "eval_env_options": {"tasks": "eval", "cycle": True}})])
+def test_steps_in_place_are_the_same_episodes(env, memory, options):
+    """On a GPU a step is a CUDA graph: what it reads must stay where it is, from one evaluation to the next."""
+
+    def evaluations_of_a_run(graphed):
+        evaluator = Evaluator(trainer := Trainer(settings(env=env, memory=memory, **EVAL, **options)))
+        inner, rows, places = evaluator.env.unwrapped, [], []
+        assert evaluator.graphed is None      # on a CPU
+        if graphed:
+            evaluator.graphed = GraphedPlay(evaluator.policy, evaluator.env)
+        for _ in range(3):
+            trainer.iteration()
+            rows.append({name: x for name, x in evaluator.evaluate().items() if name not in TIMES})
+            held = [*trainer.network.state_dict().values(), *(getattr(inner, name) for name in inner.get_state())]
+            if graphed:
+                now = evaluator.graphed.now
+                held += [now.reward, now.first, *states.tensors(now.state), *trees.leaves(now.obs)]
+            places.append([x.data_ptr() for x in held])
+        evaluator.close()
+        assert places[0] == places[1] == places[2]
+        return rows
+
+    assert evaluations_of_a_run(graphed=True) == evaluations_of_a_run(graphed=False)
 
 
 def test_sampled_actions_and_other_episodes_each_time():

@@ -5,7 +5,7 @@ import torch
 
 import hadamem as hm
 from hadamem.runs.config import make_config
-from hadamem.training import evaluate
+from hadamem.training.evaluating import Evaluator, GraphedPlay
 from hadamem.training.loop import train
 from hadamem.training.trainer import Trainer
 
@@ -56,7 +56,7 @@ def test_a_restored_state_continues_in_graphs():
 @pytest.mark.parametrize("memory", ["shm", "gru"])
 def test_evaluations_leave_the_training_alone_and_do_not_wait_for_the_gpu(memory, monkeypatch):
     """Between the first step and the last of an evaluation nothing waits; torch's own check raises if something does."""
-    play, steps = evaluate.play, []
+    play, steps = GraphedPlay.play, []
 
     def watched(*args):
         playing = play(*args)
@@ -70,7 +70,7 @@ def test_evaluations_leave_the_training_alone_and_do_not_wait_for_the_gpu(memory
             steps.append(step)
             yield step
 
-    monkeypatch.setattr(evaluate, "play", watched)
+    monkeypatch.setattr(GraphedPlay, "play", watched)
     rows = []
     for every in (0, 1):
         config = make_config("default", env="popgym/RepeatPreviousEasy", memory=memory, device="cuda", steps=3 * 16 * 51, eval_every=every,
@@ -81,3 +81,24 @@ def test_evaluations_leave_the_training_alone_and_do_not_wait_for_the_gpu(memory
     assert rows[1][0]["return"] == rows[0][0]["return"]
     for name in ("return", "loss", "kl"):
         assert [row[name] for row in rows[1]] == pytest.approx([row[name] for row in rows[0]], rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(("agent", "env", "options"), [
+    ("ppo", "popgym/RepeatPreviousEasy", {}), ("ppo", "popgym/BattleshipEasy", {}),
+    ("sac", "Wind", {"env_options": {"num_train": 5, "num_eval": 5}, "eval_env_options": {"tasks": "eval", "cycle": True}}),
+    ("sac-discrete", "VisualMatch", {"env_options": {"preset": "release", "distractor": 10}})])
+def test_evaluations_as_graphs_are_those_of_plain_calls(agent, env, options):
+    sizes = SMALL if agent == "ppo" else {"num_envs": 4, "memory_size": 16, "memory_output_size": 16, "tf32": False}
+    config = make_config("default", agent=agent, env=env, memory="shm", device="cuda", eval_every=1, eval_episodes=7, log=(),
+                         **{**sizes, **options})
+    trainer = Trainer(config)
+    graphed, plain = Evaluator(trainer), Evaluator(trainer)
+    assert graphed.graphed is not None
+    plain.graphed = None
+    for _ in range(3):      # with other parameters each time
+        trainer.iteration()
+        a, b = graphed.evaluate(), plain.evaluate()
+        assert a["eval_length"] == b["eval_length"]
+        assert a["eval_return"] == pytest.approx(b["eval_return"], rel=1e-5, abs=1e-6)
+    graphed.close()
+    plain.close()

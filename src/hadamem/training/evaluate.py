@@ -21,6 +21,7 @@ from torch import Tensor
 from .. import envs, lookup
 from ..envs.base import positive
 from ..statistics import mean_interval, rate_interval
+from .policy import PolicyState
 from .seeding import SEEDS, env_seed
 
 FIRST_ENV = 1 << 40       # index of the first env of an evaluation; no training run has this many, so the episodes are new
@@ -112,10 +113,7 @@ def evaluate(policy: Any, env: Any, episodes: int = 100, seed: int = 0, determin
     try:
         check_env(policy, env)
         with _max_episode_steps(env, max_steps):
-            steps = play(policy, env, seed, deterministic)
-            if _fixed_length(env):
-                return _count_fixed(steps, env, episodes, report)
-            return _count(steps, env.num_envs, episodes, max_steps, report)
+            return count_episodes(play(policy, env, seed, deterministic), env, episodes, max_steps, report)
     finally:
         if made:
             env.close()
@@ -190,18 +188,48 @@ class Step(NamedTuple):
     info: dict[str, Any]
 
 
+class Now(NamedTuple):
+    """What a step starts from: the observation, the reward that came with it, whether it opens an episode, and the policy's state."""
+
+    obs: Any
+    reward: Tensor
+    first: Tensor
+    state: PolicyState
+    mask: Tensor | None
+
+
 def play(policy: Any, env: Any, seed: int, deterministic: bool) -> Iterator[Step]:
     """Play the episodes of evaluation `seed`, without end."""
     generator = torch.Generator(policy.device).manual_seed(seed)
-    obs, info = reset_for_evaluation(env, policy, seed)
-    state, first = policy.initial_state(env.num_envs, generator), torch.ones(env.num_envs, dtype=torch.bool, device=env.device)
-    reward = torch.zeros(env.num_envs, device=env.device)
+    now = begin(policy, env, seed, generator)
     while True:
-        more = {"reward": reward} if getattr(policy, "sees_reward", False) else {}
-        action, state = policy.act(obs, state, first, deterministic, mask=info.get("action_mask"), generator=generator, **more)
-        obs, reward, terminated, truncated, info = env.step(action)
-        first = env.unwrapped.started.clone()
-        yield Step(reward, terminated, truncated, first, info)
+        now, step = advance(policy, env, now, deterministic, generator)
+        yield step
+
+
+def begin(policy: Any, env: Any, seed: int, generator: torch.Generator) -> Now:
+    """Start the episodes of evaluation `seed`."""
+    obs, info = reset_for_evaluation(env, policy, seed)
+    n = env.num_envs
+    return Now(obs, torch.zeros(n, device=env.device), torch.ones(n, dtype=torch.bool, device=env.device),
+               policy.initial_state(n, generator), info.get("action_mask"))
+
+
+def advance(policy: Any, env: Any, now: Now, deterministic: bool, generator: torch.Generator) -> tuple[Now, Step]:
+    """One step of all envs."""
+    more = {"reward": now.reward} if getattr(policy, "sees_reward", False) else {}
+    action, state = policy.act(now.obs, now.state, now.first, deterministic, mask=now.mask, generator=generator, **more)
+    obs, reward, terminated, truncated, info = env.step(action)
+    first = env.unwrapped.started.clone()
+    return Now(obs, reward, first, state, info.get("action_mask")), Step(reward, terminated, truncated, first, info)
+
+
+def count_episodes(steps: Iterator[Step], env: Any, episodes: int, max_steps: int | None = None,
+                   report: Callable[[int], None] | None = None) -> Evaluation:
+    """The result of `episodes` episodes of an env. report: see `evaluate`."""
+    if _fixed_length(env):
+        return _count_fixed(steps, env, episodes, report)
+    return _count(steps, env.num_envs, episodes, max_steps, report)
 
 
 def _quota(episodes: int, n: int) -> np.ndarray:
@@ -228,7 +256,7 @@ def _count_fixed(steps: Iterator[Step], env: Any, episodes: int, report: Callabl
             won = step.info.get("success")
         returns.append(total)
         if won is not None:
-            successes.append(won)
+            successes.append(won.clone())      # a CUDA graph writes every step to the same place
         if report is not None:
             report(min(episodes, played * n))
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from .. import envs
-from .evaluate import check_env, evaluate
+import torch
+
+from .. import cuda_graphs, envs, states
+from ..envs import trees
+from .evaluate import Now, Step, advance, begin, check_env, count_episodes, play
 from .policy import Policy
 from .seeding import own_random_numbers
 from .trainer import Trainer, worker_options
@@ -29,6 +33,8 @@ class Evaluator:
         except BaseException:
             self.close()
             raise
+        graph = self.trainer.device.type == "cuda" and self.env.unwrapped.restorable and self.config.eval_deterministic
+        self.graphed = GraphedPlay(self.policy, self.env) if graph else None
 
     def due(self, before: int) -> bool:
         """Whether the last iteration, which began at env step `before`, passed a multiple of `eval_every` or was the last one."""
@@ -40,7 +46,8 @@ class Evaluator:
         start = time.perf_counter()
         seed = FIRST_SEED + self.trainer.iterations % FIRST_SEED
         with own_random_numbers(seed, self.trainer.device):
-            found = evaluate(self.policy, self.env, self.config.eval_episodes, seed, self.config.eval_deterministic)
+            steps = play(self.policy, self.env, seed, self.config.eval_deterministic) if self.graphed is None else self.graphed.play(seed)
+            found = count_episodes(steps, self.env, self.config.eval_episodes)
         length = sum(found.lengths) / found.episodes
         row = {"eval_return": found.mean, "eval_return_std": found.std, "eval_success": found.success, "eval_length": length,
                "eval_episodes": found.episodes, "eval_seconds": time.perf_counter() - start}
@@ -61,6 +68,52 @@ class Evaluator:
             return make(num_envs=min(config.eval_episodes, copies), device=self.trainer.device, **options)
         except (TypeError, ValueError) as error:
             raise ValueError(f"the env for evaluations cannot be made with eval_env_options {config.eval_env_options}: {error}") from error
+
+
+class GraphedPlay:
+    """`play` with the most likely actions, as a CUDA graph of one step that later evaluations use again.
+
+    Parameters of the network and tensors of the env stay where they are, and what a step passes to the next one is copied to its place.
+    """
+
+    def __init__(self, policy: Policy, env: Any):
+        self.policy, self.env = policy, env
+        self.generator = torch.Generator(policy.device)
+        self.now: Now | None = None
+        self.last: Step | None = None
+        self.step: Callable[[], None] | None = None
+
+    def play(self, seed: int) -> Iterator[Step]:
+        """Play the episodes of evaluation `seed`, without end. What a step gives is overwritten by the next one."""
+        self._begin(seed)
+        if self.step is None:
+            self.step = cuda_graphs.capture(self._step, self.policy.device)
+            self._begin(seed)      # that made steps
+        while True:
+            self.step()
+            assert self.last is not None
+            yield self.last
+
+    def _begin(self, seed: int) -> None:
+        now = begin(self.policy, self.env, seed, self.generator.manual_seed(seed))
+        if self.now is None:
+            self.now = now._replace(obs=trees.apply(torch.clone, now.obs))
+        else:
+            self._carry(now)
+
+    def _step(self) -> None:
+        assert self.now is not None
+        now, self.last = advance(self.policy, self.env, self.now, True, self.generator)
+        self._carry(now)
+
+    def _carry(self, new: Now) -> None:
+        now = self.now
+        assert now is not None
+        trees.apply(torch.Tensor.copy_, now.obs, new.obs)
+        now.reward.copy_(new.reward)
+        now.first.copy_(new.first)
+        for mine, other in zip(states.tensors(now.state), states.tensors(new.state), strict=True):
+            mine.copy_(other)
 
 
 def check_possible(config: Any, env: Any) -> None:
