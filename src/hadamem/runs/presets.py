@@ -126,7 +126,7 @@ PRESETS: dict[str, Preset] = {
     "default": Preset({
         "steps_per_iteration": None, "network.memory_size": 64, "network.memory_output_size": 128, "network.frame_stack": 4,
         "network.time_encoding": "none", "network.normalize_observations": True, **TUNED_PPO, "ppo.num_minibatches": 4,
-        "ppo.learning_rate": 1e-3, "ppo.gamma_schedule": "auto", "ppo.advantage_floor": 0.05,
+        "ppo.learning_rate": 1e-3, "ppo.gamma_schedule": "auto", "ppo.gae_lambda": None, "ppo.advantage_floor": 0.05,
     }, {"none": {"network.frame_stack": 1}, **{name: {"network.shortcut": True} for name in SHM_NAMES}}, agents={"sac": Preset(
         {"steps_per_iteration": 64, "network.memory_size": 32, "network.memory_output_size": 64, "network.hidden_sizes": (256, 256),
          "sac.batch_size": 16, "sac.initial_ent_coef": 0.1, "sac.max_grad_norm": 10.0},
