@@ -24,7 +24,7 @@ from .agent import Acted, Agent, AgentSpec, Progress, Rollout, Source
 from .distributions import Actions, make_actions
 from .networks import ActorCritic
 from .optimizers import Adam
-from .returns import ANSWER_LAMBDA, USUAL_LAMBDA, compute_gae, reward_density, rewards_are_answers, rising_gamma
+from .returns import ANSWER_HORIZON, USUAL_LAMBDA, compute_gae, reward_density, rewards_are_answers, rising_gamma
 
 OUTLIER = 30.0       # an advantage counts at most this many times the usual size of returns, or the largest reward
 JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
@@ -38,7 +38,7 @@ class PPOConfig:
     lr_schedule: str = "constant"            # constant, or linear: falls to 0 at the end of training
     gamma: float = 0.99                      # discount factor
     gamma_schedule: str = "constant"         # rising: from 0.9 to gamma at the end; auto: rising where most rewards differ; constant
-    gae_lambda: float | None = 1.0           # 1: the whole return minus the value; None: 0.95, or 0.6 where rewards answer single actions
+    gae_lambda: float | None = 1.0           # 1: the whole return minus the value; None: 0.95, or rising from 0.6 where rewards are answers
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
     reshuffle: bool = True                   # new random minibatches in every epoch; False: only their order changes
@@ -127,11 +127,12 @@ class PPO(Agent):
         self.kl_coef = torch.tensor(self.config.kl_coef, dtype=torch.float32, device=device)
         self.gamma = torch.tensor(self.config.gamma, dtype=torch.float32, device=device)      # of this iteration
         self.dense = torch.zeros((), device=device)                      # 1: most rewards of the first rollout differ from the usual one
-        self.gae_lambda = torch.full_like(self.gamma, USUAL_LAMBDA)      # where config has none
+        self.gae_lambda = torch.full_like(self.gamma, USUAL_LAMBDA)      # of this iteration, where config has none
+        self.answers = torch.zeros((), device=device)                    # 1: the first rollout's rewards look like answers
         if self.config.gamma_schedule == "auto":
             self.saved = (*self.saved, "dense")
         if self.config.gae_lambda is None:
-            self.saved = (*self.saved, "gae_lambda")
+            self.saved = (*self.saved, "answers")
         self.value_square = torch.zeros((), device=device)               # running mean square of the value targets; 0: none yet
         self.sums = torch.zeros(len(STATISTICS), device=device)          # of STATISTICS, over the updates of this iteration
         self.skipped = torch.zeros((), device=device)                    # updates of this iteration that were not finite
@@ -176,9 +177,11 @@ class PPO(Agent):
         """Choose this iteration's gamma and lambda. Where rewards come at every step, a short horizon at first learns much sooner. Where
         each of them answers the action just taken, later ones are noise in its advantage."""
         config = self.config
-        if config.gae_lambda is None and progress.env_steps == 0:
-            answers = rewards_are_answers(self.rollout.reward, self.rollout.done)
-            self.gae_lambda.copy_(torch.where(answers, ANSWER_LAMBDA, USUAL_LAMBDA))
+        if config.gae_lambda is None:
+            if progress.env_steps == 0:
+                self.answers.copy_(rewards_are_answers(self.rollout.reward, self.rollout.done))
+            rising = rising_gamma(USUAL_LAMBDA, progress.fraction, ANSWER_HORIZON)
+            self.gae_lambda.copy_(torch.where(self.answers > 0, rising, USUAL_LAMBDA))
         if config.gamma_schedule == "rising":
             self.gamma.fill_(rising_gamma(config.gamma, progress.fraction))
         elif config.gamma_schedule == "auto":
@@ -187,7 +190,7 @@ class PPO(Agent):
             self.gamma.copy_(torch.where(self.dense > 0, rising_gamma(config.gamma, progress.fraction), config.gamma))
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict({"gae_lambda": self.gae_lambda, **state})      # not saved while config had a number
+        super().load_state_dict({"answers": self.answers, **state})      # not saved while config had a lambda
 
     def observe(self, first: bool = False) -> None:
         """Add the features of the rollout to the statistics that scale them."""

@@ -45,17 +45,17 @@ def rewards_are_answers(rewards: Tensor, done: Tensor) -> Tensor:
     return (values <= MOST_ANSWERS) & (reward_density(rewards) >= LEAST_ANSWERS) & (relation <= RELATED)
 
 
-def rising_gamma(last: float, fraction: float) -> float:
-    """A discount factor whose horizon 1 / (1 - gamma) grows by equal factors, from FIRST_HORIZON steps to that of `last`."""
+def rising_gamma(last: float, fraction: float, first: float = 10.0) -> float:
+    """A discount factor whose horizon 1 / (1 - gamma) grows by equal factors, from `first` steps to that of `last`."""
     if last >= 1:
         return last
     horizon = 1 / (1 - last)
-    first = min(FIRST_HORIZON, horizon)
+    first = min(first, horizon)
     return 1 - 1 / (first * (horizon / first) ** fraction)
 
 
-FIRST_HORIZON = 10.0
-USUAL_LAMBDA, ANSWER_LAMBDA = 0.95, 0.6
+USUAL_LAMBDA = 0.95
+ANSWER_HORIZON = 2.5      # steps, of the first lambda where rewards are answers: 0.6
 MOST_ANSWERS = 8          # different rewards
 LEAST_ANSWERS = 0.2       # share of rewards that are not the usual one
 RELATED = 0.2             # correlation of successive rewards from which on they tell where the agent is
