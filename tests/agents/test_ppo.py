@@ -10,7 +10,7 @@ import hadamem as hm
 from hadamem import states
 from hadamem.agents import PPO, ActorCritic, AgentSpec, NetworkConfig, PPOConfig, Progress, Rollout, make_actions
 from hadamem.agents.ppo import JOINT, STATISTICS, make_batch, minibatches, ppo_loss
-from hadamem.agents.returns import compute_gae, rewards_are_answers, rising_gamma
+from hadamem.agents.returns import compute_gae, rising_gamma
 from hadamem.training.replay import LatestRollout
 
 MULTI = spaces.MultiDiscrete([3, 4])
@@ -365,49 +365,3 @@ def test_the_discount_follows_from_the_first_rewards(reward, schedule, want):
     made.learn(source, Progress(500, 1000), torch.Generator().manual_seed(0))
     assert float(made.gamma) == pytest.approx(want if want == 0.99 else rising_gamma(0.99, 0.5))
     assert ("dense" in made.state_dict()) == (schedule == "auto")
-
-
-def rewards_of(kind):
-    """Rewards [16, 64] and where episodes end."""
-    g = torch.Generator().manual_seed(0)
-    done = torch.zeros(16, 64, dtype=torch.bool)
-    done[:, 30] = True
-    answers = torch.where(torch.rand(16, 64, generator=g) < 0.25, 0.02, -0.02)
-    walk = torch.randn(16, 64, generator=g).cumsum(1)
-    reward = {
-        "answers": answers, "a constant": torch.ones(16, 64), "numbers of any size": torch.randn(16, 64, generator=g),
-        "a few successes": (torch.rand(16, 64, generator=g) < 0.1).float(), "where it is": walk.sign(),
-        "answers after a wait": torch.cat([torch.zeros(16, 5), answers[:, 5:]], 1),
-        "one episode each": torch.where(done, answers, 0.0),
-    }[kind]
-    return reward, done
-
-
-@pytest.mark.parametrize(("kind", "want"), [
-    ("answers", True), ("answers after a wait", True), ("a constant", False), ("numbers of any size", False), ("a few successes", False),
-    ("where it is", False), ("one episode each", False)])
-def test_rewards_that_answer_single_actions(kind, want):
-    reward, done = rewards_of(kind)
-    assert bool(rewards_are_answers(reward, done)) is want
-    assert bool(rewards_are_answers(reward[:1, :1], done[:1, :1])) is False      # too little to tell
-
-
-@pytest.mark.parametrize(("kind", "given", "want"), [("answers", None, (0.6, 0.95)), ("where it is", None, (0.95, 0.95)),
-                                                     ("answers", 0.8, None)])
-def test_lambda_follows_from_the_first_rewards(kind, given, want):
-    """Where rewards are answers it rises from 0.6 to 0.95; a number that was given stays."""
-    made = agent(PPOConfig(gae_lambda=given, num_minibatches=2, num_epochs=1))
-    rollout = act(made.network)
-    n, steps = rollout.reward.shape
-    reward, done = rewards_of(kind)
-    rollout.reward, rollout.terminated, rollout.truncated = reward[:n, :steps], done[:n, :steps], torch.zeros(n, steps, dtype=torch.bool)
-    source = LatestRollout(rollout)
-    made.attach(source)
-    for progress, value in zip((Progress(0, 1000), Progress(1000, 1000)), want or (given, given), strict=True):
-        made.learn(source, progress, torch.Generator().manual_seed(0))
-        expected = make_batch(rollout, PPOConfig(gae_lambda=value)).target
-        torch.testing.assert_close(make_batch(rollout, made.config, gae_lambda=made.gae_lambda).target, expected)
-        rollout.reward = torch.zeros_like(rollout.reward)      # the first rollout decides
-    again = agent(PPOConfig(gae_lambda=None, num_minibatches=2))
-    again.load_state_dict(made.state_dict())
-    assert bool(again.answers) is (want == (0.6, 0.95))

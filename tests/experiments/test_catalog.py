@@ -92,7 +92,7 @@ def test_the_ablation_changes_popgym_best():
     named = {task.labels["memory"]: task.config() for task in study.runs if "BattleshipEasy" in task.name}
     assert named["gamma-0.5"].algorithm.gamma == named["gamma-0.5"].algorithm.gae_lambda == 0.5
     assert named["separate-actions"].algorithm.joint_actions == "never"
-    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, lambda-0, lambda-0\.6"):
+    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, lambda-0\.0, lambda-0\.3"):
         make_study("popgym-ablation", variants=["x"])
     with pytest.raises(ValueError, match="study 'popgym-ablation' has no protocol 'fair', only best"):
         make_study("popgym-ablation", protocol="fair")
@@ -105,5 +105,5 @@ def test_records_of_the_ablation_fit_it():
     tasks = sorted({name.rpartition("-")[2] for name in names})
     study = make_study("popgym-ablation", tasks=tasks, seeds=2)
     found = {task.name: task.config() for task in study.runs if (folder / f"{task.name}.json").exists()}
-    assert len(found) >= 29
+    assert len(found) >= 24
     assert {name: misfit(read_record(folder / f"{name}.json"), config) for name, config in found.items()} == dict.fromkeys(found, "")

@@ -18,7 +18,7 @@ def test_popgym_best():
     changed = {name: x for name, x in flat["shm"].items() if x != fair[name]}
     assert changed == {
         "preset": "popgym-best", "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128,
-        "ppo.learning_rate": 5e-4, "ppo.lr_schedule": "linear", "ppo.gae_lambda": 0.3, "ppo.num_epochs": 8,
+        "ppo.learning_rate": 5e-4, "ppo.lr_schedule": "linear", "ppo.gamma": 0.8, "ppo.gae_lambda": 0.8, "ppo.num_epochs": 8,
         "ppo.clip_range": 0.2, "ppo.target_kl": 0.02, "ppo.min_kl_coef": 0.05, "ppo.vf_loss_clip": None, "ppo.normalize_values": True,
         "ppo.ent_coef": 0.02, "ppo.joint_actions": "auto",
     }

@@ -10,7 +10,7 @@ iteration but steers a KL penalty (RLlib's, as in the POPGym experiments), and `
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -24,7 +24,7 @@ from .agent import Acted, Agent, AgentSpec, Progress, Rollout, Source
 from .distributions import Actions, make_actions
 from .networks import ActorCritic
 from .optimizers import Adam
-from .returns import ANSWER_HORIZON, USUAL_LAMBDA, compute_gae, reward_density, rewards_are_answers, rising_gamma
+from .returns import compute_gae, reward_density, rising_gamma
 
 OUTLIER = 30.0       # an advantage counts at most this many times the usual size of returns, or the largest reward
 JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
@@ -38,7 +38,7 @@ class PPOConfig:
     lr_schedule: str = "constant"            # constant, or linear: falls to 0 at the end of training
     gamma: float = 0.99                      # discount factor
     gamma_schedule: str = "constant"         # rising: from 0.9 to gamma at the end; auto: rising where most rewards differ; constant
-    gae_lambda: float | None = 1.0           # 1: the whole return minus the value; None: 0.95, or rising from 0.6 where rewards are answers
+    gae_lambda: float = 1.0                  # 1: the whole return minus the value
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
     reshuffle: bool = True                   # new random minibatches in every epoch; False: only their order changes
@@ -63,8 +63,8 @@ class PPOConfig:
                 raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)!r}")
 
         check_floats(self)
-        check("gamma", 0 <= self.gamma <= 1, "between 0 and 1")
-        check("gae_lambda", self.gae_lambda is None or 0 <= self.gae_lambda <= 1, "between 0 and 1, or None")
+        for name in ("gamma", "gae_lambda"):
+            check(name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
         for name in ("num_epochs", "num_minibatches"):
             check(name, getattr(self, name) >= 1, "at least 1")
         for name in ("clip_range", "learning_rate", "adam_eps"):
@@ -127,12 +127,8 @@ class PPO(Agent):
         self.kl_coef = torch.tensor(self.config.kl_coef, dtype=torch.float32, device=device)
         self.gamma = torch.tensor(self.config.gamma, dtype=torch.float32, device=device)      # of this iteration
         self.dense = torch.zeros((), device=device)                      # 1: most rewards of the first rollout differ from the usual one
-        self.gae_lambda = torch.full_like(self.gamma, USUAL_LAMBDA)      # of this iteration, where config has none
-        self.answers = torch.zeros((), device=device)                    # 1: the first rollout's rewards look like answers
         if self.config.gamma_schedule == "auto":
             self.saved = (*self.saved, "dense")
-        if self.config.gae_lambda is None:
-            self.saved = (*self.saved, "answers")
         self.value_square = torch.zeros((), device=device)               # running mean square of the value targets; 0: none yet
         self.sums = torch.zeros(len(STATISTICS), device=device)          # of STATISTICS, over the updates of this iteration
         self.skipped = torch.zeros((), device=device)                    # updates of this iteration that were not finite
@@ -159,7 +155,7 @@ class PPO(Agent):
         """num_epochs x num_minibatches gradient steps on the latest rollout."""
         falling = self.config.lr_schedule == "linear"
         self.adam.rate.fill_(self.config.learning_rate * (max(0.0, 1.0 - progress.fraction) if falling else 1.0))
-        self.set_horizon(progress)
+        self.set_gamma(progress)
         self.sums.zero_()
         self.skipped.zero_()
         self.prepare()
@@ -173,24 +169,15 @@ class PPO(Agent):
             self.observe()
         return self.finish(len(sets))
 
-    def set_horizon(self, progress: Progress) -> None:
-        """Choose this iteration's gamma and lambda. Where rewards come at every step, a short horizon at first learns much sooner. Where
-        each of them answers the action just taken, later ones are noise in its advantage."""
+    def set_gamma(self, progress: Progress) -> None:
+        """Choose this iteration's discount factor. Where rewards come at every step, a short horizon at first learns much sooner."""
         config = self.config
-        if config.gae_lambda is None:
-            if progress.env_steps == 0:
-                self.answers.copy_(rewards_are_answers(self.rollout.reward, self.rollout.done))
-            rising = rising_gamma(USUAL_LAMBDA, progress.fraction, ANSWER_HORIZON)
-            self.gae_lambda.copy_(torch.where(self.answers > 0, rising, USUAL_LAMBDA))
         if config.gamma_schedule == "rising":
             self.gamma.fill_(rising_gamma(config.gamma, progress.fraction))
         elif config.gamma_schedule == "auto":
             if progress.env_steps == 0:
                 self.dense.copy_(reward_density(self.rollout.reward) > 0.5)
             self.gamma.copy_(torch.where(self.dense > 0, rising_gamma(config.gamma, progress.fraction), config.gamma))
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict({"answers": self.answers, **state})      # not saved while config had a lambda
 
     def observe(self, first: bool = False) -> None:
         """Add the features of the rollout to the statistics that scale them."""
@@ -201,7 +188,7 @@ class PPO(Agent):
     def prepare(self) -> None:
         """Features, advantages and value targets of the rollout, into `self.batch`."""
         gamma = None if self.config.gamma_schedule == "constant" else self.gamma
-        new = make_batch(self.rollout, self.config, gamma, self.value_square.sqrt(), self.gae_lambda)
+        new = make_batch(self.rollout, self.config, gamma, self.value_square.sqrt())
         for mine, theirs in ((self.batch.features, new.features), (self.batch.advantage, new.advantage), (self.batch.target, new.target)):
             mine.copy_(theirs)
         if self.config.normalize_values or self.config.advantage_floor:
@@ -246,15 +233,11 @@ class PPO(Agent):
         return found
 
 
-def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None, size: Tensor | float = 0.0,
-               gae_lambda: Tensor | float = USUAL_LAMBDA) -> Batch:
-    """A rollout with advantages and value targets.
-
-    gamma: None for the one of config. size: of the returns so far; 0: not known. gae_lambda: where config has none.
-    """
+def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None, size: Tensor | float = 0.0) -> Batch:
+    """A rollout with advantages and value targets. gamma: None for the one of config. size: of the returns so far; 0: not known."""
     value = rollout.extras["value"]
     advantage = compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
-                            config.gamma if gamma is None else gamma, gae_lambda if config.gae_lambda is None else config.gae_lambda)
+                            config.gamma if gamma is None else gamma, config.gae_lambda)
     if config.normalize_values and rollout.usual_reward is not None:      # a reward far outside must not decide about everything
         returns, reward = torch.as_tensor(size, dtype=advantage.dtype, device=advantage.device), rollout.usual_reward[0]
         limit = torch.where((returns > 0) & (reward > 0), OUTLIER * torch.maximum(returns, reward), torch.inf)
