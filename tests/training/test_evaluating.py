@@ -58,6 +58,7 @@ def test_a_row_and_the_summary():
     assert summary["eval_steps"] == row["steps"]
     assert summary["best_eval_return"] == max(row["eval_return"] for row in run.metrics if "eval_return" in row)
     assert "eval_return" not in train(settings(1)).summary()
+    assert "eval_return_std" not in train(settings(1, eval_every=1, eval_episodes=1)).metrics[-1]
 
 
 @pytest.mark.parametrize(("env", "memory", "options"), [
