@@ -131,7 +131,8 @@ def _steps(
         for t in range(features.shape[1]):
             C, dC = _at(found, t, v, k)
             reset_t = None if reset is None else reset[:, start + t]
-            U = v[:, t, :, None].double() * k[:, t, None, :].double()
+            one = slice(t, t + 1)
+            U = memory._updates(v[:, one].double(), k[:, one].double(), clock[:, part][:, one])[:, 0]
             yield C, dC, reset_t, U, memory.clip
 
 

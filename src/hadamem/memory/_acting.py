@@ -46,9 +46,9 @@ def step(memory: SHM, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Tens
     if clip is not None and not (type(clip) in (int, float) and clip > 0):
         return None
 
-    if calibration.ticks == "step":      # as in `SHM._clocks`
+    if memory._ticks == "step":      # as in `SHM._clocks`
         clock = clock + 1
-    elif calibration.ticks == "episode":
+    elif memory._ticks == "episode":
         clock = clock.clone() if reset is None else clock + reset
     try:
         from ..kernels.shm import act_cpu
@@ -58,7 +58,7 @@ def step(memory: SHM, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Tens
         y, M = act_cpu.act(
             x.contiguous(), M.contiguous(), None if reset is None else reset.contiguous(),
             None if calibration.row_mode == "first" else clock.contiguous(), act_cpu.Weights(*weights),   # type: ignore[arg-type]
-
+            turns=memory._turns if memory.rotary else None, position=clock.contiguous(),
             norm_eps=0.0 if memory.norm is None else memory.norm.eps,
             read_eps=None if memory.read_norm is None else memory.read_norm.eps,
             normalize_keys=memory.normalize_keys, clip=clip, form=calibration.form,
@@ -93,7 +93,8 @@ def _plain(t: Any, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -
 
 _OPTIONAL = ("norm", "shortcut", "read_norm")
 _Absent = object()   # instead of a layer that the module does not have
-_METHODS = ("forward", "_project", "_read", "_clocks", "_calibrate", "_remember", "check_inputs")
+_METHODS = ("forward", "_project", "_read", "_clocks", "_calibrate", "_turn", "_remember", "_write",
+            "check_inputs")
 _as_made: dict[type, bool] = {}
 
 

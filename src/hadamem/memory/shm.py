@@ -18,6 +18,7 @@ from .base import Memory, check_backend, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta, find_calibration
 from .inspection import Shown, outer, times, written
 from .options import form
+from .rotary import angles, rotate, turns
 
 CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
 WIDE = 192     # columns: with 64 rows cuBLAS takes 26 us for a product of 136 to 176 of them, 9 for 128, and 3 from 184 on (H200)
@@ -50,6 +51,9 @@ class SHM(Memory):
     calibration: "theta", "exp", "drift", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
         "exp" has no drift of log C in place of mean one, "drift" a learned one; both are bounded, by 2 or as "exp:1.5" says.
     theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
+    rotary: the last half of M's rows is written and read through keys and queries that turn by fixed angles at every step (`memory/rotary.py`),
+        so that a query can ask for what was written some steps ago; each half of the read has its norm. Recall of single steps is learned
+        many times sooner. Not with row_mode="episode", whose clock counts episodes.
     clip: limits the entries of M to ±clip after each write; None: nothing does. "auto": 1e8 for the calibrations that can double an entry
         at every step ("theta", "exp", "drift", "neural_theta"); None for the others and your own. backend: of `hm.kernels.shm`.
 
@@ -65,6 +69,7 @@ class SHM(Memory):
     state_type = SHMState
 
     _padding: Tensor
+    _turns: Tensor
     _own_forward = False     # of a subclass: `through` must call it
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -86,6 +91,7 @@ class SHM(Memory):
         input_norm: bool = True,
         normalize_keys: bool = True,
         shortcut: bool = True,
+        rotary: bool = False,
         clip: float | Literal["auto"] | None = "auto",
         backend: str = "auto",
     ):
@@ -95,7 +101,7 @@ class SHM(Memory):
         self.key_size = self.memory_size if key_size is None else check_size("key_size", key_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
         self.row_mode, self.backend, self.normalize_keys = row_mode, check_backend("shm", backend), normalize_keys
-        flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut}
+        flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut, "rotary": rotary}
         for name, flag in flags.items():
             check_flag(name, flag)
         if check_number("theta_init", theta_init) < 0:
@@ -117,6 +123,10 @@ class SHM(Memory):
                 raise ValueError(f"clip must be a positive number, None or 'auto', got {clip!r}")
             clip = _auto_clip(self.calibration)
         kernels.check_clip(clip)
+        self.rotary, self._ticks = rotary, "step" if rotary else self.calibration.ticks      # when the clock advances
+        if rotary:
+            _check_rotary(V, K, self.calibration.ticks)
+        self.register_buffer("_turns", turns(K) if rotary else None, persistent=False)
         self.clip: float | None = clip   # type: ignore[assignment]
         self.shortcut = nn.Linear(D, V) if shortcut else None
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
@@ -196,9 +206,9 @@ class SHM(Memory):
         x = x if self.norm is None else self.norm(x)
         k, q, v, vc, shortcut, bias = self._project(x)
         C = self._calibrate(x, clock, rows, vc)
-        h, after = self._remember(C, v, k, q, M, reset)
+        h, after = self._remember(C, v, k, q, M, reset, clock)
         y = self._read(h, shortcut, bias, last)
-        return y, SHMState(after, state.clock if self.calibration.ticks is None else clock[:, -1].clone())
+        return y, SHMState(after, state.clock if self._ticks is None else clock[:, -1].clone())
 
     def step(self, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
         """One step: x [B, input_size], reset [B] bool -> y [B, output_size] and the next state; without gradients on a CPU, in one call."""
@@ -219,12 +229,16 @@ class SHM(Memory):
         if isinstance(C, Factors):
             C = calibrate(logits(C.theta, C.vc, C.form), C.form)
         C = torch.ones_like(M) if C is None else C[:, 0].detach()
+        U, h = self._updates(v, k, clock)[:, 0], times(M, q[:, 0])
+        if self.rotary:
+            n = self.memory_size - self.memory_size // 2
+            h = torch.cat([h[:, :n], times(M[:, n:], self._turn(q, clock)[:, 0])], 1)
         return {
             "M": written(M),
             "C": Shown(C, "factor", "the calibration: what the old memory was multiplied with"),
-            "U": Shown(outer(v, k)[:, 0], "update", "the update eta v ⊗ k: what was added"),
+            "U": Shown(U, "update", "the update eta v ⊗ k: what was added"),
             "eta": Shown(torch.sigmoid(self.eta(x))[:, 0, 0], "gate", "how strongly the step was written"),
-            "h": Shown(times(M, q[:, 0]), "read", "what was read: M q"),
+            "h": Shown(h, "read", "what was read: M q"),
         }
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
@@ -252,6 +266,10 @@ class SHM(Memory):
         if last is None and _acting.are_linear(self.out):
             last = self.out.weight, self.out.bias
         eps = None if self.read_norm is None else self.read_norm.eps
+        if eps is not None and self.rotary:
+            rows = self.memory_size // 2
+            h = torch.cat([F.layer_norm(part, part.shape[-1:], None, None, eps) for part in h.split([self.memory_size - rows, rows], -1)], -1)
+            eps = None
         if last is not None and h.is_cuda and not torch.is_grad_enabled():
             return kernels.readout(h, shortcut, bias, *last, eps, self.backend)
         if eps is not None:
@@ -268,7 +286,7 @@ class SHM(Memory):
 
     def _clocks(self, clock: Tensor, T: int, reset: Tensor | None) -> Tensor:
         """The clock's reading at each step [B, T]."""
-        ticks = self.calibration.ticks
+        ticks = self._ticks
         if ticks == "step":
             return clock[:, None] + torch.arange(1, T + 1, device=clock.device)
         if ticks == "episode" and reset is not None:
@@ -284,8 +302,39 @@ class SHM(Memory):
             raise ValueError(f"rows was given, but calibration {type(self.calibration).__name__} has no table of rows")
         return self.calibration(x, clock)
 
-    def _remember(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None,
-                  reset: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _turn(self, x: Tensor, clock: Tensor) -> Tensor:
+        """The keys, or queries, of the rows that are rotary [B, T, K]; x: those of the others."""
+        return rotate(x, *angles(clock, self._turns, x.dtype))
+
+    def _updates(self, v: Tensor, k: Tensor, clock: Tensor) -> Tensor:
+        """U [B, T, V, K] (eq. 9), for those who look inside."""
+        if not self.rotary:
+            return outer(v, k)
+        n = self.memory_size - self.memory_size // 2
+        return torch.cat([outer(v[..., :n], k), outer(v[..., n:], self._turn(k, clock))], -2)
+
+    def _remember(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None, reset: Tensor | None,
+                  clock: Tensor) -> tuple[Tensor, Tensor]:
+        """h [B, T, V] and M after the last step."""
+        if not self.rotary:
+            return self._write(C, v, k, q, M, reset)
+        V, rows = self.memory_size, self.memory_size // 2
+        k2, q2 = self._turn(k, clock), self._turn(q, clock)
+        if V % 2 == 0 and not isinstance(C, Tensor):      # the halves as rows of the batch: a single call, as parallel as one without them
+            halves = [None if x is None else x.flatten(0, 1) for x in (
+                torch.stack([k, k2], 1), torch.stack([q, q2], 1), _halved(v, rows), None if M is None else M.unflatten(1, (2, rows)),
+                None if reset is None else reset[:, None].expand(-1, 2, -1))]
+            if C is not None:
+                C = Factors(_halved(C.theta, rows).flatten(0, 1), C.vc[:, None].expand(-1, 2, -1, -1).flatten(0, 1), C.form)
+            k, q, v, M, reset = halves   # type: ignore[assignment]
+            h, after = self._write(C, v, k, q, M, reset)
+            return h.unflatten(0, (-1, 2)).transpose(1, 2).flatten(2), after.view(-1, V, self.key_size)
+        parts = [self._write(_rows_of(C, part, V), v[..., part], *keys, None if M is None else M[:, part], reset)
+                 for part, keys in ((slice(V - rows), (k, q)), (slice(V - rows, V), (k2, q2)))]
+        return torch.cat([h for h, _ in parts], -1), torch.cat([after for _, after in parts], 1)
+
+    def _write(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None,
+               reset: Tensor | None) -> tuple[Tensor, Tensor]:
         if C is None:
             return kernels.shm(None, None, v, k, q, M, reset, self.clip, "none", self.backend)
         if isinstance(C, Factors):
@@ -298,6 +347,26 @@ class SHM(Memory):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
+
+
+def _halved(x: Tensor, rows: int) -> Tensor:
+    """[B, T, n * 2 * rows] -> [B, 2, T, n * rows]: first and second half of the rows; n = 2 for theta with its drift."""
+    return x.unflatten(-1, (-1, 2, rows)).movedim(-2, 1).flatten(3)
+
+
+def _rows_of(C: Factors | Tensor | None, part: slice, V: int) -> Factors | Tensor | None:
+    """The calibration of some rows of M."""
+    if isinstance(C, Factors):
+        return Factors(C.theta.unflatten(-1, (-1, V))[..., part].flatten(2), C.vc, C.form)
+    return None if C is None else C[:, :, part]
+
+
+def _check_rotary(V: int, K: int, ticks: str | None) -> None:
+    if ticks == "episode":
+        raise ValueError("rotary needs a clock that counts steps, and with row_mode='episode' it counts episodes; use rotary=False, or "
+                         "another row_mode")
+    if min(V, K) < 2:
+        raise ValueError(f"rotary needs a memory_size and a key_size of at least 2, got {V} and {K}; use rotary=False")
 
 
 def _auto_clip(calibration: Any) -> float | Literal["auto"] | None:

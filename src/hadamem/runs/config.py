@@ -204,7 +204,9 @@ def override(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
         for name in ("actor_memory_size", "actor_memory_output_size", "actor_memory_options"):      # of another memory
             values.pop(f"network.{name}", None)
     preset = PRESETS.get(given.get("preset", saved.get("preset", "default")))
-    usual = {} if preset is None else dict(preset.settings)
+    chosen = given.get("network.memory", memory or (preset and preset.settings.get("network.memory")) or NetworkConfig.memory)
+    agent = given.get("agent", saved.get("agent", preset.agent if preset else DEFAULT_AGENT))
+    usual = {} if preset is None else preset.resolve(chosen, section_of(agent))
     if given.get("env", usual.get("env")) != usual.get("env"):
         usual = {name: x for name, x in usual.items() if not name.endswith("env_options")}
         values |= {name: {} for name in ("env_options", "eval_env_options") if preset is not None and name in preset.settings}

@@ -9,6 +9,7 @@ from ..agents import DEFAULT_AGENT
 from ..memory import find_memory
 
 SHM_NAMES = ("shm", "shm-paper", "shm-release")
+ROTARY = {"network.memory_options": {"rotary": True}}      # for SHM where a preset does not follow the paper
 
 
 class Preset(NamedTuple):
@@ -33,7 +34,8 @@ class Preset(NamedTuple):
             return {**self.memories[memory], **inner}
         kind = _class_of(memory)
         same = (changes for name, changes in self.memories.items() if issubclass(kind, _class_of(name)))
-        return {**next(same, {}), **inner}
+        others = {name: x for name, x in next(same, {}).items() if name != "network.memory_options"}      # its constructor may not take them
+        return {**others, **inner}
 
 
 def _class_of(memory: str) -> type:
@@ -127,11 +129,12 @@ PRESETS: dict[str, Preset] = {
         "steps_per_iteration": None, "network.memory_size": 64, "network.memory_output_size": 128, "network.frame_stack": 4,
         "network.time_encoding": "none", "network.normalize_observations": True, **TUNED_PPO, "ppo.num_minibatches": 4,
         "ppo.learning_rate": 1e-3, "ppo.gamma_schedule": "auto", "ppo.advantage_floor": 0.05,
-    }, {"none": {"network.frame_stack": 1}, **{name: {"network.shortcut": True} for name in SHM_NAMES}}, agents={"sac": Preset(
+    }, {"none": {"network.frame_stack": 1}, **{name: {"network.shortcut": True} for name in SHM_NAMES},
+        "shm": {"network.shortcut": True, **ROTARY}}, agents={"sac": Preset(
         {"steps_per_iteration": 64, "network.memory_size": 32, "network.memory_output_size": 64, "network.hidden_sizes": (256, 256),
          "sac.batch_size": 16, "sac.initial_ent_coef": 0.1, "sac.max_grad_norm": 10.0},
         {"none": {"previous_action": False, "first_step": False, "sac.sequence_length": 1, "sac.batch_size": 256,
-                  "sac.updates_per_step": 1.0, "sac.max_grad_norm": None}},
+                  "sac.updates_per_step": 1.0, "sac.max_grad_norm": None}, "shm": {"network.memory_options": {}}},
     )}),
     # The POPGym experiments of the paper, with equal terms for all memories.
     "popgym-fair": Preset(POPGYM, POPGYM_SIZES),
@@ -146,7 +149,7 @@ PRESETS: dict[str, Preset] = {
         {**POPGYM, **TUNED_PPO, "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128,
          "ppo.num_minibatches": 8, "ppo.learning_rate": 5e-4, "ppo.joint_actions": "auto", "ppo.gamma": 0.8, "ppo.gae_lambda": 0.8,
          "ppo.ent_coef": 0.02},
-        {**POPGYM_SIZES, "gpt2": {"network.memory_options": {"window": POPGYM_LONGEST}}},
+        {**POPGYM_SIZES, "shm": {**POPGYM_SIZES["shm"], **ROTARY}, "gpt2": {"network.memory_options": {"window": POPGYM_LONGEST}}},
     ),
     # The SAC experiments of the paper: with equal terms for all memories (the plain name means the same), and as released.
     **{f"{name}{form}": make(task, size, form == "-release") for name, (make, task, size) in SAC_PRESETS.items()

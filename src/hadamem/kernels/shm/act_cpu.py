@@ -52,6 +52,8 @@ f = np.float32
 ZERO, HALF, ONE, TWO = f(0), f(0.5), f(1), f(2)
 C1, C2, C3, C4, C5 = (f(c) for c in EXP2[np.float32])
 ROUNDER, LIMIT = f(1.5 * 2 ** 23 + 126), f(126)   # the first leaves n + 126 in the low bits: the power below is 2^(n - 1)
+PERIOD = 1 << 16            # of the angles, as in `memory.rotary`
+COSINES = torch.cos(torch.arange(PERIOD, dtype=torch.float64) * (2 * math.pi / PERIOD)).float()
 RATE = f(-2 * math.log2(math.e))   # 1 + tanh(z) = 2 / (1 + 2^(RATE z))
 
 
@@ -115,6 +117,15 @@ def _remember(source, stride, target, V, K, theta, vc, v, R, gate, k, q, h, pad,
             h1 += _remember_rest(source, stride, target, i1, whole, K, a1, d1, v1, vc, k, q, pad, limit, clip, curve)
         put(h, i * R, h0)
         put(h, i1 * R, h1)
+
+
+@jit(inline="always")
+def _remember_rows(steep, source, stride, target, V, K, theta, vc, v, R, gate, k, q, h, pad, clip, drift, curve):
+    """`_remember`; steep: |x| in `_spread` may exceed LIMIT."""
+    if steep:
+        _remember(source, stride, target, V, K, theta, vc, v, R, gate, k, q, h, pad, LIMIT, clip, drift, curve)
+    else:
+        _remember(source, stride, target, V, K, theta, vc, v, R, gate, k, q, h, pad, None, clip, drift, curve)
 
 
 @jit(inline="always")
@@ -235,6 +246,20 @@ def _draw(clock, high):
 
 
 @jit()
+def _turn(x, y, K, clock, turns, table):
+    """y = `memory.rotary.rotate` of x, K entries; turns: the frequencies, table: cosines of a whole turn in PERIOD steps."""
+    n, place = K // 2, clock % PERIOD
+    for i in range(n):
+        angle = place * get_int(turns, i) % PERIOD
+        cos, sin = get(table, angle), get(table, (angle + 3 * PERIOD // 4) % PERIOD)
+        a, b = get(x, i), get(x, n + i)
+        put(y, i, a * cos - b * sin)
+        put(y, n + i, a * sin + b * cos)
+    if K > 2 * n:
+        put(y, K - 1, get(x, K - 1))
+
+
+@jit()
 def _greatest(x, n):
     """The largest |x|, nan aside."""
     greatest = ZERO
@@ -245,7 +270,8 @@ def _greatest(x, n):
 
 # What the kernel finds in its array of numbers: sizes, flags, then addresses (0: there is none).
 B_, D_, V_, K_, O_, L_, NORMALIZE, READ_NORM, TILE_SIZE, SCRATCH_SIZE, SCRATCH = range(11)
-X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y, DRIFT = range(11, 30)
+X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y, DRIFT, TURNS, POSITION, TABLE = \
+    range(11, 33)
 TAKEN, WORKERS, DONE = 40, 48, 56   # counters, each in its own cache line
 NUMBERS = 64
 
@@ -269,6 +295,10 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
     c = q + 4 * TILE * KP
     nothing = c + 4 * TILE * KP
     pad = nothing + 4 * KP
+    k2 = pad + 4 * LANES
+    q2 = k2 + 4 * KP
+    for j in range(KP - LANES, KP + KP, LANES):
+        store(k2, j, fill(ZERO))
     for j in range(0, KP + LANES, LANES):
         store(nothing, j, fill(ZERO))
     R = TILE if rows > LANES else LANES
@@ -300,6 +330,7 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
     _transpose(ct, K, R, rows, c, KP)
     for i in range(0, V * R, LANES):
         store(h, i, fill(ZERO))
+    V2 = 0 if a[TURNS] == 0 else V // 2      # rows with rotary keys, the last ones
     theta, steepest, rate = 0, ZERO, RATE if curve is None else curve[0]
     drift = ZERO if a[DRIFT] == 0 else _greatest(a[DRIFT], V) * -rate
     for r in range(rows):
@@ -313,14 +344,19 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
             source, stride = nothing, 0
         target = a[M1] + 4 * V * K * (b + r)
         g = ONE / (ONE + f(math.exp(-get(gate, r))))
-        if steepest * _greatest(c + 4 * KP * r, K) + drift < LIMIT:
-            _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
-                      pad, None, clip, a[DRIFT], curve)
-        else:
-            _remember(source, stride, target, V, K, theta, c + 4 * KP * r, v + 4 * r, R, g, k + 4 * KP * r, q + 4 * KP * r, h + 4 * r,
-                      pad, LIMIT, clip, a[DRIFT], curve)
+        steep = steepest * _greatest(c + 4 * KP * r, K) + drift >= LIMIT
+        vr, hr, kr, qr, cr = v + 4 * r, h + 4 * r, k + 4 * KP * r, q + 4 * KP * r, c + 4 * KP * r
+        _remember_rows(steep, source, stride, target, V - V2, K, theta, cr, vr, R, g, kr, qr, hr, pad, clip, a[DRIFT], curve)
+        if V2 > 0:
+            _turn(kr, k2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
+            _turn(qr, q2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
+            n = 4 * (V - V2)
+            _remember_rows(steep, source + n * stride, stride, target + n * K, V2, K, theta + n, cr, vr + n * R, R, g, k2, q2, hr + n * R,
+                           pad, clip, 0 if a[DRIFT] == 0 else a[DRIFT] + n, curve)
     if a[READ_NORM] != 0:
-        _layer_norm(h, V, R, 0, 0, f(read_eps))
+        _layer_norm(h, V - V2, R, 0, 0, f(read_eps))
+        if V2 > 0:
+            _layer_norm(h + 4 * (V - V2) * R, V2, R, 0, 0, f(read_eps))
     if a[SHORTCUT] != 0:
         for i in range(0, V * R, LANES):
             store(h, i, add(load(h, i), load(shortcut, i)))
@@ -371,24 +407,26 @@ class Weights(NamedTuple):
 
 
 def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: Weights, *, norm_eps: float, read_eps: float | None,
-        normalize_keys: bool, clip: float | None, form: str = "tanh") -> tuple[Tensor, Tensor]:
+        normalize_keys: bool, clip: float | None, form: str = "tanh", turns: Tensor | None = None,
+        position: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One step of SHM: x [B, D], M0 [B, V, K], reset [B] bool, clock [B] int64 -> y [B, O] and the new M [B, V, K].
 
-    The clock is the step's, and draws the rows of theta (None: the first row for all); read_eps None: no norm on the read. All tensors are
+    The clock is the step's, and draws the rows of theta (None: the first row for all); read_eps None: no norm on the read.
+    turns [K // 2] int64: the last half of the rows is rotary, with these frequencies, at position [B] int64. All tensors are
     contiguous, on the CPU, floats in float32; shapes are not checked, and wrong ones read foreign memory.
     """
     B, D = x.shape
     V, K = M0.shape[1:]
     O = w.out.shape[0]
     M, y = empty(B, V, K), torch.empty(B, O, dtype=torch.float32, device=x.device)
-    size = TILE * (D + 1 + 3 * K + 3 * V + O) + (3 * TILE + 1) * (K + LANES) + LANES
+    size = TILE * (D + 1 + 3 * K + 3 * V + O) + (3 * TILE + 3) * (K + LANES) + LANES
     size = -(-size // LANES) * LANES   # whole cache lines: threads must not share one
     threads = min(split(B, B * V * K)[0], -(-B // LANES))
     scratch = empty(threads, size)
     tile = TILE if threads == 1 or 4 * TILE * threads <= B else LANES
     numbers = [B, D, V, K, O, w.theta.shape[0], normalize_keys, read_eps is not None, tile, size, scratch.data_ptr()]
     tensors = (x, M0, reset, clock, w.theta, w.norm, w.norm_bias, w.key, w.query, w.value, w.eta, w.vc, w.shortcut, w.shortcut_bias,
-               w.out, w.out_bias, M, y, w.drift)
+               w.out, w.out_bias, M, y, w.drift, turns, position, None if turns is None else COSINES)
     numbers += [0 if t is None else t.data_ptr() for t in tensors]
     a = np.array(numbers + [0] * (NUMBERS - len(numbers)), np.int64)
     limit, curve = None if clip is None else f(clip), acting_curve(form)
