@@ -129,7 +129,7 @@ def _steps(
         k, _, v, vc, _, _ = memory._project(features)
         found = memory._calibrate(features, clock[:, part], None if rows is None else rows[:, part], vc)
         for t in range(features.shape[1]):
-            C, dC = _at(found, t, v, k)
+            C, dC = (None if x is None else memory._paired(x) for x in _at(found, t, v, k))
             reset_t = None if reset is None else reset[:, start + t]
             one = slice(t, t + 1)
             U = memory._updates(v[:, one].double(), k[:, one].double(), clock[:, part][:, one])[:, 0]

@@ -31,6 +31,9 @@ SHM_VARIANTS = {
     "tall": dict(memory_size=9, key_size=4, theta_init=1.0),
     "wide": dict(memory_size=3, key_size=10, theta_init=1.0),
     "bare": dict(input_norm=False, normalize_keys=False, shortcut=False, read_norm=False, calibration="fixed"),
+    "rotary": dict(rotary=True, theta_init=1.0),
+    "rotary-odd": dict(rotary=True, memory_size=7, key_size=5, row_mode="step", theta_init=1.0),
+    "rotary-fixed": dict(rotary=True, calibration="fixed"),
     "scan": dict(backend="scan", theta_init=1.0),
     "reference": dict(backend="reference", theta_init=1.0),
 }
@@ -45,6 +48,12 @@ def test_every_memory_keeps_the_contract(name):
                                      for name in SHM_VARIANTS])
 def test_every_form_of_shm_keeps_the_contract(variant):
     check_memory(hm.SHM(7, 6, **{"memory_size": 8, **SHM_VARIANTS[variant]}))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["rotary", "rotary-odd"])
+def test_rotary_shm_keeps_the_contract_on_the_gpu(variant):
+    check_memory(hm.SHM(7, 6, **{"memory_size": 24, **SHM_VARIANTS[variant]}).cuda())
 
 
 @pytest.mark.parametrize("name", ["shm-paper", "gru"])

@@ -43,6 +43,9 @@ FORMS = {
     "clip": lambda D, O, H: hm.SHM(D, O, H, clip=0.5, theta_init=1.0),
     "exp": lambda D, O, H: hm.SHM(D, O, H, calibration="exp:1.5", theta_init=2.0, row_mode="step"),
     "drift": lambda D, O, H: drifting(hm.SHM(D, O, H, calibration="drift", theta_init=2.0)),
+    "rotary": lambda D, O, H: hm.SHM(D, O, H, theta_init=2.0, rotary=True),
+    "rotary step": lambda D, O, H: hm.SHM.paper(D, O, H, key_size=H + 1, rotary=True),
+    "rotary drift": lambda D, O, H: drifting(hm.SHM(D, O, H, calibration="drift", theta_init=2.0, rotary=True)),
     "steep": lambda D, O, H: hm.SHM(D, O, H, theta_init=300.0),
 }
 

@@ -6,13 +6,15 @@ import torch
 import hadamem as hm
 from hadamem.kernels import _backends
 
-CASES = [("shm", "cpu"), *(pytest.param(name, "cpu", marks=pytest.mark.slow) for name in ("shm-paper", "ffm", "s6")),
+CASES = [("shm", "cpu"), ("shm-rotary", "cpu"), pytest.param("shm-rotary", "cuda", marks=pytest.mark.gpu),
+         *(pytest.param(name, "cpu", marks=pytest.mark.slow) for name in ("shm-paper", "ffm", "s6")),
          *(pytest.param(name, "cuda", marks=pytest.mark.gpu) for name in ("shm", "shm-paper", "ffm", "s6", "gru"))]
 
 
 @pytest.mark.parametrize(("name", "device"), CASES)
 def test_a_compiled_pass_calls_fused_operators(name, device):
-    memory = hm.make_memory(name, 6, 4, memory_size=4).to(device)
+    rotary = {"rotary": True} if name == "shm-rotary" else {}
+    memory = hm.make_memory(name.removesuffix("-rotary"), 6, 4, memory_size=4, **rotary).to(device)
     found = []
 
     def look(graph, inputs):

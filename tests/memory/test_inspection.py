@@ -14,7 +14,8 @@ CASES = [*((name, {}) for name in memories.MEMORIES), ("fwp", {"variant": "addit
          ("gpt2", {"window": 9, "past_window": "recompute", "layers": 2}), ("gpt2", {"window": 3, "layers": 2}),
          ("dnc", {"allocation": False, "links": False}),
          *(("shm", {"calibration": kind}) for kind in ("neural_theta", "fixed", "random", "none")),
-         *(("shm", {"calibration": kind, "theta_init": 1.0}) for kind in ("exp", "drift"))]
+         *(("shm", {"calibration": kind, "theta_init": 1.0}) for kind in ("exp", "drift")),
+         ("shm", {"rotary": True})]
 
 
 def build(name, options):

@@ -14,7 +14,7 @@ CASES = [(name, {}) for name in hm.list_memories()] + [
     ("shm", {"memory_size": 6, "calibration": "neural_theta"}), ("shm", {"calibration": "none"}),
     ("shm", {"calibration": "exp:1.5"}), ("shm", {"calibration": "drift", "row_mode": "step"}), ("shm", {"clip": None, "key_size": 3}),
     ("shm-paper", {"row_mode": "episode"}), ("shm-release", {"clip": "auto"}), ("gpt2", {"memory_size": 6}),
-    ("fwp", {"variant": "additive"}),
+    ("fwp", {"variant": "additive"}), ("shm", {"rotary": True}),
     ("hadamem:SHM.paper", {}), ("hadamem:GRU", {"memory_size": 3}),
 ]
 

@@ -6,6 +6,8 @@ steps' angles asks for what was written five steps ago, at any time. (RoFormer's
 The frequencies lie between 0 and half a turn per step, spread evenly by the golden ratio, with no common period. The fast ones tell
 neighbouring steps apart; without them (RoFormer's fastest is 1 radian) recall of single steps is learned several times later. All are
 whole numbers of turns per PERIOD steps: angles are exact however long the clock has run.
+
+What multiplies the memory must treat both entries of a pair alike (`pair`), or the time itself would matter again.
 """
 
 from __future__ import annotations
@@ -30,6 +32,12 @@ def angles(clock: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tens
     place = clock[..., None] % PERIOD * frequencies % PERIOD
     angle = place.to(torch.promote_types(dtype, torch.float32)) * (2 * math.pi / PERIOD)
     return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def pair(x: Tensor) -> Tensor:
+    """x [..., size] with the second entry of every pair replaced by its first."""
+    n = x.shape[-1] // 2
+    return torch.cat([x[..., :n], x[..., :n], x[..., 2 * n:]], dim=-1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from .base import Memory, check_backend, check_flag, check_number, check_size
 from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta, find_calibration
 from .inspection import Shown, outer, times, written
 from .options import form
-from .rotary import angles, rotate, turns
+from .rotary import angles, pair, rotate, turns
 
 CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
 WIDE = 192     # columns: with 64 rows cuBLAS takes 26 us for a product of 136 to 176 of them, 9 for 128, and 3 from 184 on (H200)
@@ -51,9 +51,9 @@ class SHM(Memory):
     calibration: "theta", "exp", "drift", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
         "exp" has no drift of log C in place of mean one, "drift" a learned one; both are bounded, by 2 or as "exp:1.5" says.
     theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
-    rotary: the last half of M's rows is written and read through keys and queries that turn by fixed angles at every step (`memory/rotary.py`),
-        so that a query can ask for what was written some steps ago; each half of the read has its norm. Recall of single steps is learned
-        many times sooner. Not with row_mode="episode", whose clock counts episodes.
+    rotary: the last half of M's rows is written and read through keys and queries that turn by fixed angles at every step
+        (`memory/rotary.py`), so that a query can ask for what was written some steps ago; each half of the read has its norm. Recall of
+        single steps is learned many times sooner. Not with row_mode="episode", whose clock counts episodes.
     clip: limits the entries of M to ±clip after each write; None: nothing does. "auto": 1e8 for the calibrations that can double an entry
         at every step ("theta", "exp", "drift", "neural_theta"); None for the others and your own. backend: of `hm.kernels.shm`.
 
@@ -228,7 +228,7 @@ class SHM(Memory):
         C = self._calibrate(x, clock, None, vc)
         if isinstance(C, Factors):
             C = calibrate(logits(C.theta, C.vc, C.form), C.form)
-        C = torch.ones_like(M) if C is None else C[:, 0].detach()
+        C = torch.ones_like(M) if C is None else self._paired(C[:, 0].detach())
         U, h = self._updates(v, k, clock)[:, 0], times(M, q[:, 0])
         if self.rotary:
             n = self.memory_size - self.memory_size // 2
@@ -267,8 +267,8 @@ class SHM(Memory):
             last = self.out.weight, self.out.bias
         eps = None if self.read_norm is None else self.read_norm.eps
         if eps is not None and self.rotary:
-            rows = self.memory_size // 2
-            h = torch.cat([F.layer_norm(part, part.shape[-1:], None, None, eps) for part in h.split([self.memory_size - rows, rows], -1)], -1)
+            halves = h.split([self.memory_size - self.memory_size // 2, self.memory_size // 2], -1)
+            h = torch.cat([F.layer_norm(half, half.shape[-1:], None, None, eps) for half in halves], -1)
             eps = None
         if last is not None and h.is_cuda and not torch.is_grad_enabled():
             return kernels.readout(h, shortcut, bias, *last, eps, self.backend)
@@ -306,6 +306,13 @@ class SHM(Memory):
         """The keys, or queries, of the rows that are rotary [B, T, K]; x: those of the others."""
         return rotate(x, *angles(clock, self._turns, x.dtype))
 
+    def _paired(self, C: Tensor) -> Tensor:
+        """C [..., V, K] of all rows as the rotary ones have it."""
+        if not self.rotary:
+            return C
+        n = self.memory_size - self.memory_size // 2
+        return torch.cat([C[..., :n, :], pair(C[..., n:, :])], -2)
+
     def _updates(self, v: Tensor, k: Tensor, clock: Tensor) -> Tensor:
         """U [B, T, V, K] (eq. 9), for those who look inside."""
         if not self.rotary:
@@ -325,12 +332,13 @@ class SHM(Memory):
                 torch.stack([k, k2], 1), torch.stack([q, q2], 1), _halved(v, rows), None if M is None else M.unflatten(1, (2, rows)),
                 None if reset is None else reset[:, None].expand(-1, 2, -1))]
             if C is not None:
-                C = Factors(_halved(C.theta, rows).flatten(0, 1), C.vc[:, None].expand(-1, 2, -1, -1).flatten(0, 1), C.form)
+                C = Factors(_halved(C.theta, rows).flatten(0, 1), torch.stack([C.vc, pair(C.vc)], 1).flatten(0, 1), C.form)
             k, q, v, M, reset = halves   # type: ignore[assignment]
             h, after = self._write(C, v, k, q, M, reset)
             return h.unflatten(0, (-1, 2)).transpose(1, 2).flatten(2), after.view(-1, V, self.key_size)
-        parts = [self._write(_rows_of(C, part, V), v[..., part], *keys, None if M is None else M[:, part], reset)
-                 for part, keys in ((slice(V - rows), (k, q)), (slice(V - rows, V), (k2, q2)))]
+        plain, turned = slice(V - rows), slice(V - rows, V)
+        parts = [self._write(_rows_of(C, part, V, part is turned), v[..., part], *keys, None if M is None else M[:, part], reset)
+                 for part, keys in ((plain, (k, q)), (turned, (k2, q2)))]
         return torch.cat([h for h, _ in parts], -1), torch.cat([after for _, after in parts], 1)
 
     def _write(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None,
@@ -354,11 +362,11 @@ def _halved(x: Tensor, rows: int) -> Tensor:
     return x.unflatten(-1, (-1, 2, rows)).movedim(-2, 1).flatten(3)
 
 
-def _rows_of(C: Factors | Tensor | None, part: slice, V: int) -> Factors | Tensor | None:
+def _rows_of(C: Factors | Tensor | None, part: slice, V: int, paired: bool) -> Factors | Tensor | None:
     """The calibration of some rows of M."""
     if isinstance(C, Factors):
-        return Factors(C.theta.unflatten(-1, (-1, V))[..., part].flatten(2), C.vc, C.form)
-    return None if C is None else C[:, :, part]
+        return Factors(C.theta.unflatten(-1, (-1, V))[..., part].flatten(2), pair(C.vc) if paired else C.vc, C.form)
+    return None if C is None else pair(C[:, :, part]) if paired else C[:, :, part]
 
 
 def _check_rotary(V: int, K: int, ticks: str | None) -> None:

@@ -34,8 +34,9 @@ class Preset(NamedTuple):
             return {**self.memories[memory], **inner}
         kind = _class_of(memory)
         same = (changes for name, changes in self.memories.items() if issubclass(kind, _class_of(name)))
-        others = {name: x for name, x in next(same, {}).items() if name != "network.memory_options"}      # its constructor may not take them
-        return {**others, **inner}
+        changes = dict(next(same, {}))
+        changes.pop("network.memory_options", None)      # its constructor may not take them
+        return {**changes, **inner}
 
 
 def _class_of(memory: str) -> type:
@@ -147,8 +148,7 @@ PRESETS: dict[str, Preset] = {
     # The same tasks, steps and memories with other settings of PPO, a wider input of the memory, and shots in Battleship as one choice.
     "popgym-best": Preset(
         {**POPGYM, **TUNED_PPO, "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128,
-         "ppo.num_minibatches": 8, "ppo.learning_rate": 5e-4, "ppo.joint_actions": "auto", "ppo.gamma": 0.8, "ppo.gae_lambda": 0.8,
-         "ppo.ent_coef": 0.02},
+         "ppo.num_minibatches": 8, "ppo.learning_rate": 5e-4, "ppo.joint_actions": "auto", "ppo.gae_lambda": 0.3, "ppo.ent_coef": 0.02},
         {**POPGYM_SIZES, "shm": {**POPGYM_SIZES["shm"], **ROTARY}, "gpt2": {"network.memory_options": {"window": POPGYM_LONGEST}}},
     ),
     # The SAC experiments of the paper: with equal terms for all memories (the plain name means the same), and as released.

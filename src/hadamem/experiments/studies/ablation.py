@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ..sections import run_sections
 from ..study import Study, TrainTask
@@ -11,13 +12,17 @@ from .runs import count
 
 TASKS = ("RepeatPreviousHard", "AutoencodeMedium", "ConcentrationEasy", "BattleshipEasy")
 BEST = "popgym-best"
-VARIANTS: dict[str, dict[str, object]] = {      # changes of popgym-best
+PLAIN = {"network.memory_options": {"rotary": False}}      # of SHM alone
+VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     BEST: {},
-    **{f"lambda-{gae_lambda}": {"ppo.gamma": 0.99, "ppo.gae_lambda": gae_lambda} for gae_lambda in (0.0, 0.3, 0.6)},
-    "entropy-0.01": {"ppo.ent_coef": 0.01},
-    **{f"gamma-{gamma}": {"ppo.gamma": gamma, "ppo.gae_lambda": gae_lambda, "ppo.ent_coef": 0.003}      # 0.8: the entropy alone differs
+    "no-rotary": PLAIN,
+    **{f"lambda-{gae_lambda}": {"ppo.gae_lambda": gae_lambda} for gae_lambda in (0.0, 0.6, 0.95)},
+    "rotary-gamma-0.8": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8},
+    "entropy-0.003": {"ppo.ent_coef": 0.003},
+    "gamma-0.8-entropy-0.02": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8, **PLAIN},      # what the preset was before rotary rows
+    **{f"gamma-{gamma}": {"ppo.gamma": gamma, "ppo.gae_lambda": gae_lambda, "ppo.ent_coef": 0.003, **PLAIN}
        for gamma, gae_lambda in ((0.99, 0.95), (0.8, 0.8), (0.5, 0.5))},
-    **{f"gamma-{gamma}-lr-1e-3": {"ppo.gamma": gamma, "ppo.gae_lambda": gamma, "ppo.ent_coef": 0.003, "ppo.learning_rate": 1e-3}
+    **{f"gamma-{gamma}-lr-1e-3": {"ppo.gamma": gamma, "ppo.gae_lambda": gamma, "ppo.ent_coef": 0.003, "ppo.learning_rate": 1e-3, **PLAIN}
        for gamma in (0.8, 0.5)},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
@@ -38,7 +43,8 @@ def make(protocol: str = "best", quick: bool = False, budget: float = 1.0, seeds
             for variant in tuple(variants) or ((BEST, "gamma-0.99") if quick else VARIANTS):
                 for memory in memories:
                     name = BEST if variant == BEST else f"{BEST}-{variant}"      # the preset itself shares its records with popgym-table
-                    settings = {**run_settings(BEST, task, memory, seed, quick, budget), **VARIANTS[variant]}
+                    changes = {name: x for name, x in VARIANTS[variant].items() if memory == "shm" or name != "network.memory_options"}
+                    settings = {**run_settings(BEST, task, memory, seed, quick, budget), **changes}
                     label = variant if len(memories) == 1 else f"{variant}, {memory}"
                     runs.append(TrainTask(f"{name}-{task}-{memory}-{seed}", {"task": title(task), "memory": label}, settings))
     return Study("popgym-ablation", "The preset popgym-best", runs, __doc__ or "", "return", 100.0, sections=run_sections)

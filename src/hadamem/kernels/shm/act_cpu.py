@@ -255,7 +255,7 @@ def _turn(x, y, K, clock, turns, table):
         a, b = get(x, i), get(x, n + i)
         put(y, i, a * cos - b * sin)
         put(y, n + i, a * sin + b * cos)
-    if K > 2 * n:
+    if 2 * n < K:
         put(y, K - 1, get(x, K - 1))
 
 
@@ -270,8 +270,8 @@ def _greatest(x, n):
 
 # What the kernel finds in its array of numbers: sizes, flags, then addresses (0: there is none).
 B_, D_, V_, K_, O_, L_, NORMALIZE, READ_NORM, TILE_SIZE, SCRATCH_SIZE, SCRATCH = range(11)
-X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y, DRIFT, TURNS, POSITION, TABLE = \
-    range(11, 33)
+X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y, DRIFT = range(11, 30)
+TURNS, POSITION, TABLE = range(30, 33)
 TAKEN, WORKERS, DONE = 40, 48, 56   # counters, each in its own cache line
 NUMBERS = 64
 
@@ -297,7 +297,8 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
     pad = nothing + 4 * KP
     k2 = pad + 4 * LANES
     q2 = k2 + 4 * KP
-    for j in range(KP - LANES, KP + KP, LANES):
+    c2 = q2 + 4 * KP
+    for j in range(KP - LANES, 3 * KP, LANES):
         store(k2, j, fill(ZERO))
     for j in range(0, KP + LANES, LANES):
         store(nothing, j, fill(ZERO))
@@ -350,8 +351,10 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
         if V2 > 0:
             _turn(kr, k2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
             _turn(qr, q2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
+            for j in range(K):      # both entries of a pair have the first one's factor
+                put(c2, j, get(cr, j - K // 2 if K // 2 <= j < K // 2 * 2 else j))
             n = 4 * (V - V2)
-            _remember_rows(steep, source + n * stride, stride, target + n * K, V2, K, theta + n, cr, vr + n * R, R, g, k2, q2, hr + n * R,
+            _remember_rows(steep, source + n * stride, stride, target + n * K, V2, K, theta + n, c2, vr + n * R, R, g, k2, q2, hr + n * R,
                            pad, clip, 0 if a[DRIFT] == 0 else a[DRIFT] + n, curve)
     if a[READ_NORM] != 0:
         _layer_norm(h, V - V2, R, 0, 0, f(read_eps))
@@ -419,7 +422,7 @@ def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: We
     V, K = M0.shape[1:]
     O = w.out.shape[0]
     M, y = empty(B, V, K), torch.empty(B, O, dtype=torch.float32, device=x.device)
-    size = TILE * (D + 1 + 3 * K + 3 * V + O) + (3 * TILE + 3) * (K + LANES) + LANES
+    size = TILE * (D + 1 + 3 * K + 3 * V + O) + (3 * TILE + 4) * (K + LANES) + LANES
     size = -(-size // LANES) * LANES   # whole cache lines: threads must not share one
     threads = min(split(B, B * V * K)[0], -(-B // LANES))
     scratch = empty(threads, size)
