@@ -126,13 +126,14 @@ def _steps(
     for start in range(0, x.shape[1], chunk):
         part = slice(start, start + chunk)
         features = x[:, part] if memory.norm is None else memory.norm(x[:, part])
-        k, _, v, vc, _, _ = memory._project(features)
+        k, _, v, vc, _, _, turning = memory._project(features)
         found = memory._calibrate(features, clock[:, part], None if rows is None else rows[:, part], vc)
         for t in range(features.shape[1]):
             C, dC = (None if x is None else memory._paired(x) for x in _at(found, t, v, k))
             reset_t = None if reset is None else reset[:, start + t]
             one = slice(t, t + 1)
-            U = memory._updates(v[:, one].double(), k[:, one].double(), clock[:, part][:, one])[:, 0]
+            turned = None if turning is None else (turning[0][:, one], turning[1][:, one])
+            U = memory._updates(v[:, one].double(), k[:, one].double(), clock[:, part][:, one], turned)[:, 0]
             yield C, dC, reset_t, U, memory.clip
 
 

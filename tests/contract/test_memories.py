@@ -33,7 +33,9 @@ SHM_VARIANTS = {
     "bare": dict(input_norm=False, normalize_keys=False, shortcut=False, read_norm=False, calibration="fixed"),
     "rotary": dict(rotary=True, theta_init=1.0),
     "rotary-odd": dict(rotary=True, memory_size=7, key_size=5, row_mode="step", theta_init=1.0),
-    "rotary-fixed": dict(rotary=True, calibration="fixed"),
+    "rotary-fixed": dict(rotary=True, rotary_gain=0.5, calibration="fixed"),
+    "rotary-keys": dict(rotary=True, rotary_keys=True, rotary_gain=0.5, row_mode="step", theta_init=1.0),
+    "rotary-bare": dict(rotary=True, rotary_keys=True, normalize_keys=False, rotary_gain=0.5, read_norm=False, theta_init=1.0),
     "scan": dict(backend="scan", theta_init=1.0),
     "reference": dict(backend="reference", theta_init=1.0),
 }
@@ -51,7 +53,7 @@ def test_every_form_of_shm_keeps_the_contract(variant):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("variant", ["rotary", "rotary-odd"])
+@pytest.mark.parametrize("variant", ["rotary", "rotary-odd", "rotary-keys"])
 def test_rotary_shm_keeps_the_contract_on_the_gpu(variant):
     check_memory(hm.SHM(7, 6, **{"memory_size": 24, **SHM_VARIANTS[variant]}).cuda())
 

@@ -68,7 +68,7 @@ def test_equations_by_hand(calibration, row_mode):
     M, r = start.M, {"exp:1.5": 0.2}.get(calibration, 1 / 3)
     rows = own.rows(memory._clocks(start.clock, 5, None))
     for t in range(5):
-        k, _, v, _, _, _ = memory._project(x[:, t:t + 1])
+        k, _, v, *_ = memory._project(x[:, t:t + 1])
         z = own.theta[rows[:, t]][:, :, None] * own.vc(x[:, t])[:, None, :]
         z = z + own.drift[:, None] if calibration == "drift" else z
         share = r * torch.tanh(z / (2 * r))

@@ -15,7 +15,7 @@ CASES = [*((name, {}) for name in memories.MEMORIES), ("fwp", {"variant": "addit
          ("dnc", {"allocation": False, "links": False}),
          *(("shm", {"calibration": kind}) for kind in ("neural_theta", "fixed", "random", "none")),
          *(("shm", {"calibration": kind, "theta_init": 1.0}) for kind in ("exp", "drift")),
-         ("shm", {"rotary": True})]
+         ("shm", {"rotary": True}), ("shm", {"rotary": True, "rotary_keys": True, "rotary_gain": 0.1})]
 
 
 def build(name, options):

@@ -14,7 +14,7 @@ CASES = [(name, {}) for name in hm.list_memories()] + [
     ("shm", {"memory_size": 6, "calibration": "neural_theta"}), ("shm", {"calibration": "none"}),
     ("shm", {"calibration": "exp:1.5"}), ("shm", {"calibration": "drift", "row_mode": "step"}), ("shm", {"clip": None, "key_size": 3}),
     ("shm-paper", {"row_mode": "episode"}), ("shm-release", {"clip": "auto"}), ("gpt2", {"memory_size": 6}),
-    ("fwp", {"variant": "additive"}), ("shm", {"rotary": True}),
+    ("fwp", {"variant": "additive"}), ("shm", {"rotary": True}), ("shm", {"rotary": True, "rotary_keys": True}),
     ("hadamem:SHM.paper", {}), ("hadamem:GRU", {"memory_size": 3}),
 ]
 
@@ -44,7 +44,8 @@ def test_every_option_is_there_and_no_choice_is_left_open(name):
     found = resolve_options(name)
     assert set(found) == taken
     open_choices = {key for key, value in found.items() if value in ("auto", None)} - {"backend"}
-    assert open_choices == ({"clip"} if name in ("shm-paper", "shm-release") else set())       # None: no limit
+    none = {"shm": {"rotary_gain"}, **dict.fromkeys(("shm-paper", "shm-release"), {"clip", "rotary_gain"})}       # None: no gain, no limit
+    assert open_choices == none.get(name, set())
     assert hm.make_memory(name, 5).memory_size == found["memory_size"]
 
 

@@ -16,11 +16,12 @@ def slow(memory, x, clock, reset):
     ys = []
     for t in range(x.shape[1]):
         z = memory.norm(x[:, t])
-        k, q = (torch.relu(layer(z)) for layer in (memory.key, memory.query))
-        k, q = (a / (1e-5 + a.sum(-1, keepdim=True)) for a in (k, q))
+        own = (memory.rotary_key or memory.key, memory.rotary_query or memory.query)
+        k, q, *turning = (torch.relu(layer(z)) for layer in (memory.key, memory.query, *own))
+        k, q, *turning = (a / (1e-5 + a.sum(-1, keepdim=True)) for a in (k, q, *turning))
         angle = 2 * math.pi / PERIOD * memory._turns.to(x.dtype) * (clock + 1 + t)
         both = []
-        for a in (k, q):
+        for a in turning:
             pairs = torch.complex(a[:, :K // 2], a[:, K // 2:2 * (K // 2)]) * torch.polar(torch.ones_like(angle), angle)
             both.append(torch.cat([pairs.real, pairs.imag, a[:, 2 * (K // 2):]], -1))
         keys = torch.cat([k[:, None].expand(-1, n, -1), both[0][:, None].expand(-1, V - n, -1)], 1)           # of every row
@@ -32,15 +33,16 @@ def slow(memory, x, clock, reset):
         v = torch.sigmoid(memory.eta(z)) * memory.value(z)
         M = torch.where(reset[:, t, None, None], 0.0, M) * C + v[..., None] * keys
         h = (M * queries).sum(-1)
-        h = torch.cat([torch.nn.functional.layer_norm(part, part.shape[-1:]) for part in (h[:, :n], h[:, n:])], -1)
+        plain, turned = (torch.nn.functional.layer_norm(part, part.shape[-1:]) for part in (h[:, :n], h[:, n:]))
+        h = torch.cat([plain, turned if memory.rotary_gain is None else memory.rotary_gain * turned], -1)
         ys.append(memory.out(h + memory.shortcut(z)))
     return torch.stack(ys, 1)
 
 
-@pytest.mark.parametrize(("V", "K", "T"), [(8, 8, 1), (6, 5, 9), (7, 4, 23), (2, 2, 5)])
-def test_forward_and_gradients_are_those_of_a_slow_loop(V, K, T):
+@pytest.mark.parametrize(("V", "K", "T", "gain"), [(8, 8, 1, None), (6, 5, 9, 0.3), (7, 4, 23, None), (7, 6, 11, -2.0), (4, 2, 5, None)])
+def test_forward_and_gradients_are_those_of_a_slow_loop(V, K, T, gain):
     torch.manual_seed(0)
-    memory = hm.SHM(5, 3, memory_size=V, key_size=K, theta_init=1.0, rotary=True).double()
+    memory = hm.SHM(5, 3, memory_size=V, key_size=K, theta_init=1.0, rotary=True, rotary_gain=gain, rotary_keys=gain is not None).double()
     x, reset = torch.randn(4, T, 5, dtype=torch.float64, requires_grad=True), torch.rand(4, T) < 0.2
     state = memory.initial_state(4)
     want, got = slow(memory, x, 0, reset), memory(x, state, reset)[0]
@@ -97,11 +99,21 @@ def test_states_of_a_memory_pass_through_vectors():
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"row_mode": "episode"}, "row_mode='episode'"), ({"memory_size": 1, "key_size": 4}, "at least 2, got 1 and 4"),
-    ({"rotary": 1}, "rotary must be"),
+    ({"rotary": 1}, "rotary must be"), ({"rotary": False, "rotary_gain": 0.1}, "belong to rotary rows"),
+    ({"rotary_gain": "loud"}, "rotary_gain must be"),
 ])
 def test_bad_options(options, message):
     with pytest.raises((ValueError, TypeError), match=message):
         hm.SHM(5, 3, **{"memory_size": 4, "rotary": True, **options})
+
+
+def test_a_gain_of_zero_leaves_the_plain_rows():
+    torch.manual_seed(3)
+    memory = hm.SHM(5, 3, memory_size=8, rotary=True, rotary_gain=0.0)
+    x = torch.randn(2, 6, 5)
+    y, _ = memory(x)
+    memory.value.weight.data[4:] += 1.0      # values of the rotary rows
+    torch.testing.assert_close(memory(x)[0], y)
 
 
 def test_published_forms_are_not_rotary():

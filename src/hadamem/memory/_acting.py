@@ -126,9 +126,10 @@ def _weights(memory: SHM) -> list[Tensor | None] | None:
         (layers.get("value"), nn.Linear, (V, D), False), (layers.get("eta"), nn.Linear, (1, D), False),
         (calibration._modules.get("vc"), nn.Linear, (K, D), False), (layers.get("out"), nn.Linear, (O, V), True),
         (norm or _Absent, nn.LayerNorm, (D,), True), (shortcut or _Absent, nn.Linear, (V, D), True),
+        (layers.get("rotary_key") or _Absent, nn.Linear, (K, D), False), (layers.get("rotary_query") or _Absent, nn.Linear, (K, D), False),
     ):
         if layer is _Absent:
-            found += [None, None]
+            found += [None, None] if biased else [None]
             continue
         if type(layer) is not kind or altered(layer):
             return None
@@ -147,7 +148,10 @@ def _weights(memory: SHM) -> list[Tensor | None] | None:
     drift: Any = calibration._parameters.get("drift")
     if drift is not None and not (_plain(drift, (V,)) and drift.is_contiguous()):
         return None
-    return [*found, drift]
+    gain: Any = memory._parameters.get("rotary_gain")
+    if gain is not None and not _plain(gain, ()):
+        return None
+    return [*found, drift, gain]
 
 
 def are_linear(*layers: nn.Module) -> bool:

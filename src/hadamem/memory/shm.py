@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
+from ..kernels.gates.reference import sum_to_one, widths
 from ..kernels.shm.forms import calibrate, logits
 from ..states import State
 from . import _acting
@@ -54,6 +55,9 @@ class SHM(Memory):
     rotary: the last half of M's rows is written and read through keys and queries that turn by fixed angles at every step
         (`memory/rotary.py`), so that a query can ask for what was written some steps ago; each half of the read has its norm. Recall of
         single steps is learned many times sooner. Not with row_mode="episode", whose clock counts episodes.
+    rotary_keys: the rotary rows have layers for keys and queries of their own, where they share those of the other rows otherwise.
+    rotary_gain: first value of a learned number that multiplies what the rotary rows read; None: there is none. A single number grows where
+        the rows help, and hardly moves where they are noise that a policy would learn by heart.
     clip: limits the entries of M to ±clip after each write; None: nothing does. "auto": 1e8 for the calibrations that can double an entry
         at every step ("theta", "exp", "drift", "neural_theta"); None for the others and your own. backend: of `hm.kernels.shm`.
 
@@ -92,6 +96,8 @@ class SHM(Memory):
         normalize_keys: bool = True,
         shortcut: bool = True,
         rotary: bool = False,
+        rotary_keys: bool = False,
+        rotary_gain: float | None = None,
         clip: float | Literal["auto"] | None = "auto",
         backend: str = "auto",
     ):
@@ -101,7 +107,8 @@ class SHM(Memory):
         self.key_size = self.memory_size if key_size is None else check_size("key_size", key_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
         self.row_mode, self.backend, self.normalize_keys = row_mode, check_backend("shm", backend), normalize_keys
-        flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut, "rotary": rotary}
+        flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut, "rotary": rotary,
+                 "rotary_keys": rotary_keys}
         for name, flag in flags.items():
             check_flag(name, flag)
         if check_number("theta_init", theta_init) < 0:
@@ -126,12 +133,19 @@ class SHM(Memory):
         self.rotary, self._ticks = rotary, "step" if rotary else self.calibration.ticks      # when the clock advances
         if rotary:
             _check_rotary(V, K, self.calibration.ticks)
+        elif rotary_keys or rotary_gain is not None:
+            raise ValueError(f"rotary_keys and rotary_gain belong to rotary rows, got {rotary_keys} and {rotary_gain} with rotary=False; "
+                             "leave them out, or pass rotary=True")
+        self.rotary_key = nn.Linear(D, K, bias=False) if rotary_keys else None
+        self.rotary_query = nn.Linear(D, K, bias=False) if rotary_keys else None
+        gain = None if rotary_gain is None else nn.Parameter(torch.tensor(check_number("rotary_gain", rotary_gain)))
+        self.register_parameter("rotary_gain", gain)
         self.register_buffer("_turns", turns(K) if rotary else None, persistent=False)
         self.clip: float | None = clip   # type: ignore[assignment]
         self.shortcut = nn.Linear(D, V) if shortcut else None
         self.read_norm = nn.LayerNorm(V, elementwise_affine=False) if read_norm else None
         self.out = nn.Linear(V, self.output_size)
-        width = 2 * K + V + (K if isinstance(self.calibration, Theta) else 0) + (V if shortcut else 0) + 1
+        width = 2 * K + V + (K if isinstance(self.calibration, Theta) else 0) + (V if shortcut else 0) + 1 + (2 * K if rotary_keys else 0)
         self._rounding = -width % 8     # rows of zeros that round the joint projection up to 8s; acting on a GPU it takes all of them
         self.register_buffer("_padding", torch.zeros(max(self._rounding, WIDE - width), D), persistent=False)
 
@@ -204,9 +218,9 @@ class SHM(Memory):
         if reset is not None and resets_only_at_start and x.shape[1] > 1:
             M, reset = None if starts_fresh else torch.where(reset[:, 0, None, None], 0.0, state.M), None
         x = x if self.norm is None else self.norm(x)
-        k, q, v, vc, shortcut, bias = self._project(x)
+        k, q, v, vc, shortcut, bias, turning = self._project(x)
         C = self._calibrate(x, clock, rows, vc)
-        h, after = self._remember(C, v, k, q, M, reset, clock)
+        h, after = self._remember(C, v, k, q, M, reset, clock, turning)
         y = self._read(h, shortcut, bias, last)
         return y, SHMState(after, state.clock if self._ticks is None else clock[:, -1].clone())
 
@@ -224,15 +238,15 @@ class SHM(Memory):
         M = self.step(x, state, reset)[1].M
         clock = self._clocks(state.clock, 1, None if reset is None else reset[:, None])
         x = x[:, None] if self.norm is None else self.norm(x[:, None])
-        k, q, v, vc, *_ = self._project(x)
+        k, q, v, vc, _, _, turning = self._project(x)
         C = self._calibrate(x, clock, None, vc)
         if isinstance(C, Factors):
             C = calibrate(logits(C.theta, C.vc, C.form), C.form)
         C = torch.ones_like(M) if C is None else self._paired(C[:, 0].detach())
-        U, h = self._updates(v, k, clock)[:, 0], times(M, q[:, 0])
-        if self.rotary:
+        U, h = self._updates(v, k, clock, turning)[:, 0], times(M, q[:, 0])
+        if turning is not None:
             n = self.memory_size - self.memory_size // 2
-            h = torch.cat([h[:, :n], times(M[:, n:], self._turn(q, clock)[:, 0])], 1)
+            h = torch.cat([h[:, :n], times(M[:, n:], self._turn(turning[1], clock)[:, 0])], 1)
         return {
             "M": written(M),
             "C": Shown(C, "factor", "the calibration: what the old memory was multiplied with"),
@@ -241,8 +255,10 @@ class SHM(Memory):
             "h": Shown(h, "read", "what was read: M q"),
         }
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and a bias still to be added, None where there is none.
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None,
+                                           tuple[Tensor, Tensor] | None]:
+        """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and a bias still to be added, None where there is none; and
+        keys and queries of the rotary rows, not turned yet.
 
         All linear maps of x are one matrix product. A layer that was replaced, or has a hook, is called instead.
         """
@@ -253,23 +269,36 @@ class SHM(Memory):
         if shortcut is not None:
             layers.append(shortcut)
         layers.append(self.eta)
+        if self.rotary_key is not None and self.rotary_query is not None:
+            layers += [self.rotary_key, self.rotary_query]      # where `kernels.gates` sees padding
         if _acting.are_linear(*layers):
             rows = self._padding if x.is_cuda and not torch.is_grad_enabled() else self._padding[: self._rounding]
             P = F.linear(x, torch.cat([*(layer.weight for layer in layers), rows]))
             bias = None if shortcut is None else shortcut.bias
         else:
             P = torch.cat([layer(x) for layer in layers], dim=-1)
-        return *kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, shortcut is not None, self.backend), bias
+        found = kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, shortcut is not None, self.backend)
+        turning: Any = None
+        if self.rotary_key is not None:
+            start = sum(widths(self.memory_size, self.key_size, table, shortcut is not None))
+            own = P[..., start:start + 2 * self.key_size].unflatten(-1, (2, self.key_size))
+            turning = (sum_to_one(torch.relu(own)) if self.normalize_keys else own).unbind(-2)
+        elif self.rotary:
+            turning = found[:2]
+        return *found, bias, turning
 
     def _read(self, h: Tensor, shortcut: Tensor | None, bias: Tensor | None, last: tuple[Tensor, Tensor] | None) -> Tensor:
         """y from M q: the norm, the shortcut and its bias, the output layer."""
         if last is None and _acting.are_linear(self.out):
             last = self.out.weight, self.out.bias
         eps = None if self.read_norm is None else self.read_norm.eps
-        if eps is not None and self.rotary:
-            halves = h.split([self.memory_size - self.memory_size // 2, self.memory_size // 2], -1)
-            h = torch.cat([F.layer_norm(half, half.shape[-1:], None, None, eps) for half in halves], -1)
-            eps = None
+        if self.rotary and (eps is not None or self.rotary_gain is not None):
+            halves = list(h.split([self.memory_size - self.memory_size // 2, self.memory_size // 2], -1))
+            if eps is not None:
+                halves, eps = [F.layer_norm(half, half.shape[-1:], None, None, eps) for half in halves], None
+            if self.rotary_gain is not None:
+                halves[1] = halves[1] * self.rotary_gain.to(h.dtype)
+            h = torch.cat(halves, -1)
         if last is not None and h.is_cuda and not torch.is_grad_enabled():
             return kernels.readout(h, shortcut, bias, *last, eps, self.backend)
         if eps is not None:
@@ -303,7 +332,7 @@ class SHM(Memory):
         return self.calibration(x, clock)
 
     def _turn(self, x: Tensor, clock: Tensor) -> Tensor:
-        """The keys, or queries, of the rows that are rotary [B, T, K]; x: those of the others."""
+        """Keys, or queries, of the rotary rows [B, T, K], turned by the angles of their steps."""
         return rotate(x, *angles(clock, self._turns, x.dtype))
 
     def _paired(self, C: Tensor) -> Tensor:
@@ -313,20 +342,20 @@ class SHM(Memory):
         n = self.memory_size - self.memory_size // 2
         return torch.cat([C[..., :n, :], pair(C[..., n:, :])], -2)
 
-    def _updates(self, v: Tensor, k: Tensor, clock: Tensor) -> Tensor:
+    def _updates(self, v: Tensor, k: Tensor, clock: Tensor, turning: tuple[Tensor, Tensor] | None) -> Tensor:
         """U [B, T, V, K] (eq. 9), for those who look inside."""
-        if not self.rotary:
+        if turning is None:
             return outer(v, k)
         n = self.memory_size - self.memory_size // 2
-        return torch.cat([outer(v[..., :n], k), outer(v[..., n:], self._turn(k, clock))], -2)
+        return torch.cat([outer(v[..., :n], k), outer(v[..., n:], self._turn(turning[0].to(k.dtype), clock))], -2)
 
     def _remember(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None, reset: Tensor | None,
-                  clock: Tensor) -> tuple[Tensor, Tensor]:
+                  clock: Tensor, turning: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
         """h [B, T, V] and M after the last step."""
-        if not self.rotary:
+        if turning is None:
             return self._write(C, v, k, q, M, reset)
         V, rows = self.memory_size, self.memory_size // 2
-        k2, q2 = self._turn(k, clock), self._turn(q, clock)
+        k2, q2 = (self._turn(x, clock) for x in turning)
         if V % 2 == 0 and not isinstance(C, Tensor):      # the halves as rows of the batch: a single call, as parallel as one without them
             halves = [None if x is None else x.flatten(0, 1) for x in (
                 torch.stack([k, k2], 1), torch.stack([q, q2], 1), _halved(v, rows), None if M is None else M.unflatten(1, (2, rows)),

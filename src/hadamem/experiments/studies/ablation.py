@@ -16,6 +16,7 @@ PLAIN = {"network.memory_options": {"rotary": False}}      # of SHM alone
 VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     BEST: {},
     "no-rotary": PLAIN,
+    "rotary-keys": {"network.memory_options": {"rotary": True, "rotary_keys": True}},
     **{f"lambda-{gae_lambda}": {"ppo.gae_lambda": gae_lambda} for gae_lambda in (0.0, 0.6, 0.95)},
     "rotary-gamma-0.8": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8},
     "entropy-0.003": {"ppo.ent_coef": 0.003},

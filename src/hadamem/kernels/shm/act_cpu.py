@@ -271,7 +271,7 @@ def _greatest(x, n):
 # What the kernel finds in its array of numbers: sizes, flags, then addresses (0: there is none).
 B_, D_, V_, K_, O_, L_, NORMALIZE, READ_NORM, TILE_SIZE, SCRATCH_SIZE, SCRATCH = range(11)
 X, M0, RESET, CLOCK, THETA, NORM_W, NORM_B, KEY, QUERY, VALUE, ETA, VC, SHORTCUT, SHORTCUT_B, OUT, OUT_B, M1, Y, DRIFT = range(11, 30)
-TURNS, POSITION, TABLE = range(30, 33)
+GAIN, KEY2, QUERY2, TURNS, POSITION, TABLE = range(30, 36)
 TAKEN, WORKERS, DONE = 40, 48, 56   # counters, each in its own cache line
 NUMBERS = 64
 
@@ -298,6 +298,8 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
     k2 = pad + 4 * LANES
     q2 = k2 + 4 * KP
     c2 = q2 + 4 * KP
+    own_k = c2 + 4 * KP
+    own_q = own_k + 4 * TILE * KP
     for j in range(KP - LANES, 3 * KP, LANES):
         store(k2, j, fill(ZERO))
     for j in range(0, KP + LANES, LANES):
@@ -329,6 +331,14 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
     _transpose(kt, K, R, rows, k, KP)
     _transpose(qt, K, R, rows, q, KP)
     _transpose(ct, K, R, rows, c, KP)
+    if a[KEY2] != 0:
+        _linear(x, D, R, a[KEY2], K, 0, kt)
+        _linear(x, D, R, a[QUERY2], K, 0, qt)
+        if a[NORMALIZE] != 0:
+            _sum_to_one(kt, K, R)
+            _sum_to_one(qt, K, R)
+        _transpose(kt, K, R, rows, own_k, KP)
+        _transpose(qt, K, R, rows, own_q, KP)
     for i in range(0, V * R, LANES):
         store(h, i, fill(ZERO))
     V2 = 0 if a[TURNS] == 0 else V // 2      # rows with rotary keys, the last ones
@@ -349,6 +359,8 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
         vr, hr, kr, qr, cr = v + 4 * r, h + 4 * r, k + 4 * KP * r, q + 4 * KP * r, c + 4 * KP * r
         _remember_rows(steep, source, stride, target, V - V2, K, theta, cr, vr, R, g, kr, qr, hr, pad, clip, a[DRIFT], curve)
         if V2 > 0:
+            if a[KEY2] != 0:
+                kr, qr = own_k + 4 * KP * r, own_q + 4 * KP * r
             _turn(kr, k2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
             _turn(qr, q2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
             for j in range(K):      # both entries of a pair have the first one's factor
@@ -360,6 +372,9 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
         _layer_norm(h, V - V2, R, 0, 0, f(read_eps))
         if V2 > 0:
             _layer_norm(h + 4 * (V - V2) * R, V2, R, 0, 0, f(read_eps))
+    if a[GAIN] != 0:
+        for i in range((V - V2) * R, V * R, LANES):
+            store(h, i, mul(load(h, i), fill(get(a[GAIN], 0))))
     if a[SHORTCUT] != 0:
         for i in range(0, V * R, LANES):
             store(h, i, add(load(h, i), load(shortcut, i)))
@@ -406,7 +421,10 @@ class Weights(NamedTuple):
     norm_bias: Tensor | None    # [D]
     shortcut: Tensor | None     # [V, D]
     shortcut_bias: Tensor | None   # [V]
+    rotary_key: Tensor | None   # [K, D]: of the rotary rows, where they have their own
+    rotary_query: Tensor | None    # [K, D]
     drift: Tensor | None        # [V]
+    gain: Tensor | None         # []: of the rotary rows
 
 
 def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: Weights, *, norm_eps: float, read_eps: float | None,
@@ -422,14 +440,14 @@ def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: We
     V, K = M0.shape[1:]
     O = w.out.shape[0]
     M, y = empty(B, V, K), torch.empty(B, O, dtype=torch.float32, device=x.device)
-    size = TILE * (D + 1 + 3 * K + 3 * V + O) + (3 * TILE + 4) * (K + LANES) + LANES
+    size = TILE * (D + 1 + 3 * K + 3 * V + O) + (5 * TILE + 4) * (K + LANES) + LANES
     size = -(-size // LANES) * LANES   # whole cache lines: threads must not share one
     threads = min(split(B, B * V * K)[0], -(-B // LANES))
     scratch = empty(threads, size)
     tile = TILE if threads == 1 or 4 * TILE * threads <= B else LANES
     numbers = [B, D, V, K, O, w.theta.shape[0], normalize_keys, read_eps is not None, tile, size, scratch.data_ptr()]
     tensors = (x, M0, reset, clock, w.theta, w.norm, w.norm_bias, w.key, w.query, w.value, w.eta, w.vc, w.shortcut, w.shortcut_bias,
-               w.out, w.out_bias, M, y, w.drift, turns, position, None if turns is None else COSINES)
+               w.out, w.out_bias, M, y, w.drift, w.gain, w.rotary_key, w.rotary_query, turns, position, None if turns is None else COSINES)
     numbers += [0 if t is None else t.data_ptr() for t in tensors]
     a = np.array(numbers + [0] * (NUMBERS - len(numbers)), np.int64)
     limit, curve = None if clip is None else f(clip), acting_curve(form)
