@@ -44,7 +44,7 @@ def test_every_option_is_there_and_no_choice_is_left_open(name):
     found = resolve_options(name)
     assert set(found) == taken
     open_choices = {key for key, value in found.items() if value in ("auto", None)} - {"backend"}
-    none = {"shm": {"rotary_gain"}, **dict.fromkeys(("shm-paper", "shm-release"), {"clip", "rotary_gain"})}       # None: no gain, no limit
+    none = {"shm": {"rotary_gain"}, **{form: {"clip", "rotary_gain"} for form in ("shm-paper", "shm-release")}}  # None: no gain, no limit
     assert open_choices == none.get(name, set())
     assert hm.make_memory(name, 5).memory_size == found["memory_size"]
 

@@ -2,23 +2,27 @@
 
 import pytest
 
+import hadamem as hm
 from hadamem import envs
 from hadamem.experiments.studies.popgym_table import BEST, TASKS
-from hadamem.runs.config import make_config, to_flat
+from hadamem.runs.config import complete, make_config, override, to_flat
+from hadamem.runs.presets import PRESETS
 
 MEMORY = ("network.memory", "network.memory_size", "network.memory_output_size", "network.memory_options")
 
 
 def test_popgym_best():
-    """Settings of PPO, and nothing that favours a memory."""
+    """Settings of PPO, the same for all memories, and one option of SHM."""
     flat = {memory: to_flat(make_config("popgym-best", memory=memory)) for memory in BEST}
     fair = to_flat(make_config("popgym-fair"))
     for memory, values in flat.items():
         assert {name for name in values if values[name] != flat["gru"][name]} <= {*MEMORY}, memory
+    options, usual = (values.pop("network.memory_options") for values in (flat["shm"], fair))
+    assert options == {**usual, "rotary": True}
     changed = {name: x for name, x in flat["shm"].items() if x != fair[name]}
     assert changed == {
         "preset": "popgym-best", "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128,
-        "ppo.learning_rate": 5e-4, "ppo.lr_schedule": "linear", "ppo.gamma": 0.8, "ppo.gae_lambda": 0.8, "ppo.num_epochs": 8,
+        "ppo.learning_rate": 5e-4, "ppo.lr_schedule": "linear", "ppo.gae_lambda": 0.3, "ppo.num_epochs": 8,
         "ppo.clip_range": 0.2, "ppo.target_kl": 0.02, "ppo.min_kl_coef": 0.05, "ppo.vf_loss_clip": None, "ppo.normalize_values": True,
         "ppo.ent_coef": 0.02, "ppo.joint_actions": "auto",
     }
@@ -30,3 +34,40 @@ def test_popgym_best():
 def test_the_window_of_popgym_best_covers_every_episode(task):
     window = make_config("popgym-best", memory="gpt2").network.memory_options["window"]
     assert envs.make(f"popgym/{task}", num_envs=1).episode_steps <= window
+
+
+ROTARY = {"rotary": True, "rotary_gain": 0.1}
+
+
+class Mine(hm.SHM):
+    """A memory of a user, which takes no options."""
+
+    def __init__(self, input_size, output_size=None, memory_size=8):
+        super().__init__(input_size, output_size, memory_size)
+
+
+def test_the_default_preset_has_rotary_rows():
+    assert make_config().network.memory_options.items() >= ROTARY.items()
+    for other in ({"memory": "shm-paper"}, {"memory": "shm-release"}, {"agent": "sac", "env": "Wind"}, {"preset": "wind-50-150"},
+                  {"preset": "popgym-fair"}, {"preset": "popgym-release", "memory": "shm"}):
+        assert not make_config(**other).network.memory_options["rotary"], other
+
+
+def test_options_are_added_to_those_that_the_preset_has_for_the_memory():
+    assert override({}, {"network.memory_options": {"clip": 5.0}})["network.memory_options"] == {**ROTARY, "clip": 5.0}
+    changes = {"preset": "popgym-best", "network.memory": "gpt2", "network.memory_options": {"dropout": 0.1}}
+    assert override({}, changes)["network.memory_options"] == {"window": 311, "dropout": 0.1}
+    assert override({}, {"network.memory": "gru", "network.memory_options": {"layers": 2}})["network.memory_options"] == {"layers": 2}
+
+
+def test_a_subclass_of_shm_gets_settings_but_no_options(monkeypatch):
+    monkeypatch.setitem(hm.memory.MEMORIES, "mine", Mine)
+    assert PRESETS["default"].for_memory("mine", "ppo") == {"network.shortcut": True}
+    assert "rotary" not in make_config(memory="mine").network.memory_options
+
+
+def test_a_run_from_before_rotary_rows_goes_on_without_them():
+    saved = to_flat(make_config(env="TMaze"))
+    saved["network.memory_options"] = {name: x for name, x in saved["network.memory_options"].items() if name not in ROTARY}
+    resumed = make_config(**override(complete(saved, "ppo"), {"total_steps": 10_000}))
+    assert resumed.network.memory_options["rotary"] is False

@@ -129,8 +129,10 @@ PRESETS: dict[str, Preset] = {
         "steps_per_iteration": None, "network.memory_size": 64, "network.memory_output_size": 128, "network.frame_stack": 4,
         "network.time_encoding": "none", "network.normalize_observations": True, **TUNED_PPO, "ppo.num_minibatches": 4,
         "ppo.learning_rate": 1e-3, "ppo.gamma_schedule": "auto", "ppo.advantage_floor": 0.05,
-    }, {"none": {"network.frame_stack": 1}, **{name: {"network.shortcut": True} for name in SHM_NAMES},
-        "shm": {"network.shortcut": True, "network.memory_options": {"rotary": True, "rotary_keys": True, "rotary_gain": 0.1}}}, agents={"sac": Preset(
+    }, {
+        "none": {"network.frame_stack": 1}, **{name: {"network.shortcut": True} for name in SHM_NAMES},
+        "shm": {"network.shortcut": True, "network.memory_options": {"rotary": True, "rotary_gain": 0.1}},
+    }, agents={"sac": Preset(
         {"steps_per_iteration": 64, "network.memory_size": 32, "network.memory_output_size": 64, "network.hidden_sizes": (256, 256),
          "sac.batch_size": 16, "sac.initial_ent_coef": 0.1, "sac.max_grad_norm": 10.0},
         {"none": {"previous_action": False, "first_step": False, "sac.sequence_length": 1, "sac.batch_size": 256,
@@ -148,7 +150,8 @@ PRESETS: dict[str, Preset] = {
     "popgym-best": Preset(
         {**POPGYM, **TUNED_PPO, "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128,
          "ppo.num_minibatches": 8, "ppo.learning_rate": 5e-4, "ppo.joint_actions": "auto", "ppo.gae_lambda": 0.3, "ppo.ent_coef": 0.02},
-        {**POPGYM_SIZES, "shm": {**POPGYM_SIZES["shm"], "network.memory_options": {"rotary": True}}, "gpt2": {"network.memory_options": {"window": POPGYM_LONGEST}}},
+        {**POPGYM_SIZES, "shm": {**POPGYM_SIZES["shm"], "network.memory_options": {"rotary": True}},
+         "gpt2": {"network.memory_options": {"window": POPGYM_LONGEST}}},
     ),
     # The SAC experiments of the paper: with equal terms for all memories (the plain name means the same), and as released.
     **{f"{name}{form}": make(task, size, form == "-release") for name, (make, task, size) in SAC_PRESETS.items()
