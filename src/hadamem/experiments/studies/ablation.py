@@ -16,7 +16,9 @@ PLAIN = {"network.memory_options": {"rotary": False}}      # of SHM alone
 VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     BEST: {},
     "no-rotary": PLAIN,
-    "rotary-keys": {"network.memory_options": {"rotary": True, "rotary_keys": True}},
+    **{name: {"network.memory_options": {"rotary": True, option: value}} for name, option, value in (
+        ("rotary-keys", "rotary_keys", True), ("calibration-none", "calibration", "none"), ("rows-per-step", "row_mode", "step"),
+        ("neural-theta", "calibration", "neural_theta"))},
     **{f"lambda-{gae_lambda}": {"ppo.gae_lambda": gae_lambda} for gae_lambda in (0.0, 0.6, 0.95)},
     "rotary-gamma-0.8": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8},
     "entropy-0.003": {"ppo.ent_coef": 0.003},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...runs.config import make_config
 from ..sections import run_sections
 from ..study import Study, TrainTask
 from .popgym_table import run_settings, title
@@ -36,6 +37,7 @@ def make(protocol: str = "fair", quick: bool = False, budget: float = 1.0, seeds
                 continue
             settings = run_settings(f"popgym-{protocol}", task, memory, seed, quick, budget)
             size = {} if quick else {"network.memory_size": 72}
+            chosen = {"rotary": make_config(**settings).network.memory_options["rotary"], **options} if protocol == "best" else options
             runs.append(TrainTask(f"{protocol}-{task}-calibration-{number}-{seed}", {"task": title(task), "memory": label},
-                                  {**settings, **size, "network.memory_options": options}))
+                                  {**settings, **size, "network.memory_options": chosen}))
     return Study("calibration", "Calibrations", runs, __doc__ or "", "return", 100.0, sections=run_sections)
