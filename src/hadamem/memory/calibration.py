@@ -22,6 +22,8 @@ Your own takes about ten lines. Here the memory forgets at a learned rate per co
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -213,3 +215,29 @@ def find_calibration(name: str) -> tuple[type[Calibration], dict[str, Any]]:
     if kind is None or (colon and not issubclass(kind, ExpTheta)):
         raise ValueError(f"unknown calibration {name!r}; choose from {', '.join(CALIBRATIONS)} or pass a hm.Calibration")
     return kind, {"bound": check_bound(bound)} if colon else {}
+
+
+def build_calibration(calibration: Any, D: int, V: int, K: int, **theta: Any) -> Calibration:
+    """The module that a name, a module or a function of the sizes stands for. theta: options of `Theta`."""
+    if isinstance(calibration, str):
+        kind, options = find_calibration(calibration)
+        if issubclass(kind, NeuralTheta):
+            return kind(D, V, K, init=theta["init"])
+        return kind(D, V, K, **theta, **options) if issubclass(kind, Theta) else kind(D, V, K)
+    built = calibration
+    if callable(calibration) and not isinstance(calibration, nn.Module):
+        _check_takes(calibration, D, V, K)
+        built = calibration(D, V, K)
+    if not isinstance(built, Calibration):
+        raise TypeError(f"calibration must be a name, a hm.Calibration or a function that makes one, got {type(built).__name__}")
+    return built
+
+
+def _check_takes(make: Callable[..., Any], D: int, V: int, K: int) -> None:
+    try:
+        inspect.signature(make).bind(D, V, K)
+    except TypeError as error:
+        raise TypeError("calibration must be a name, a hm.Calibration or a function of the sizes of input, value and key that makes one; "
+                        f"{getattr(make, '__name__', 'it')} cannot be called so: {error}") from error
+    except ValueError:      # a builtin without a signature
+        return

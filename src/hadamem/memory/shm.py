@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -16,10 +15,10 @@ from ..kernels.shm.forms import calibrate, logits
 from ..states import State
 from . import _acting
 from .base import Memory, check_backend, check_flag, check_number, check_size
-from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta, find_calibration
+from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta, build_calibration
 from .inspection import Shown, outer, times, written
 from .options import form
-from .rotary import angles, pair, rotate, turns
+from .rotary import angles, check_rotary, norm_halves, pair, remember_halves, rotate, turns
 
 CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
 WIDE = 192     # columns: with 64 rows cuBLAS takes 26 us for a product of 136 to 176 of them, 9 for 128, and 3 from 184 on (H200)
@@ -74,6 +73,7 @@ class SHM(Memory):
 
     _padding: Tensor
     _turns: Tensor
+    rotary_gain: nn.Parameter | None
     _own_forward = False     # of a subclass: `through` must call it
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -124,7 +124,7 @@ class SHM(Memory):
         self.value = nn.Linear(D, V, bias=False)
         self.eta = nn.Linear(D, 1, bias=False)
         check_size("theta_rows", theta_rows)
-        self.calibration = _build_calibration(calibration, D, V, K, row_mode=row_mode, rows=theta_rows, init=theta_init)
+        self.calibration = build_calibration(calibration, D, V, K, row_mode=row_mode, rows=theta_rows, init=theta_init)
         if isinstance(clip, str):
             if clip != "auto":
                 raise ValueError(f"clip must be a positive number, None or 'auto', got {clip!r}")
@@ -132,7 +132,7 @@ class SHM(Memory):
         kernels.check_clip(clip)
         self.rotary, self._ticks = rotary, "step" if rotary else self.calibration.ticks      # when the clock advances
         if rotary:
-            _check_rotary(V, K, self.calibration.ticks)
+            check_rotary(V, K, self.calibration.ticks)
         elif rotary_keys or rotary_gain is not None:
             raise ValueError(f"rotary_keys and rotary_gain belong to rotary rows, got {rotary_keys} and {rotary_gain} with rotary=False; "
                              "leave them out, or pass rotary=True")
@@ -292,13 +292,8 @@ class SHM(Memory):
         if last is None and _acting.are_linear(self.out):
             last = self.out.weight, self.out.bias
         eps = None if self.read_norm is None else self.read_norm.eps
-        if self.rotary and (eps is not None or self.rotary_gain is not None):
-            halves = list(h.split([self.memory_size - self.memory_size // 2, self.memory_size // 2], -1))
-            if eps is not None:
-                halves, eps = [F.layer_norm(half, half.shape[-1:], None, None, eps) for half in halves], None
-            if self.rotary_gain is not None:
-                halves[1] = halves[1] * self.rotary_gain.to(h.dtype)
-            h = torch.cat(halves, -1)
+        if self.rotary:
+            h, eps = norm_halves(h, eps, self.rotary_gain), None
         if last is not None and h.is_cuda and not torch.is_grad_enabled():
             return kernels.readout(h, shortcut, bias, *last, eps, self.backend)
         if eps is not None:
@@ -354,21 +349,8 @@ class SHM(Memory):
         """h [B, T, V] and M after the last step."""
         if turning is None:
             return self._write(C, v, k, q, M, reset)
-        V, rows = self.memory_size, self.memory_size // 2
         k2, q2 = (self._turn(x, clock) for x in turning)
-        if V % 2 == 0 and not isinstance(C, Tensor):      # the halves as rows of the batch: a single call, as parallel as one without them
-            halves = [None if x is None else x.flatten(0, 1) for x in (
-                torch.stack([k, k2], 1), torch.stack([q, q2], 1), _halved(v, rows), None if M is None else M.unflatten(1, (2, rows)),
-                None if reset is None else reset[:, None].expand(-1, 2, -1))]
-            if C is not None:
-                C = Factors(_halved(C.theta, rows).flatten(0, 1), torch.stack([C.vc, pair(C.vc)], 1).flatten(0, 1), C.form)
-            k, q, v, M, reset = halves   # type: ignore[assignment]
-            h, after = self._write(C, v, k, q, M, reset)
-            return h.unflatten(0, (-1, 2)).transpose(1, 2).flatten(2), after.view(-1, V, self.key_size)
-        plain, turned = slice(V - rows), slice(V - rows, V)
-        parts = [self._write(_rows_of(C, part, V, part is turned), v[..., part], *keys, None if M is None else M[:, part], reset)
-                 for part, keys in ((plain, (k, q)), (turned, (k2, q2)))]
-        return torch.cat([h for h, _ in parts], -1), torch.cat([after for _, after in parts], 1)
+        return remember_halves(self._write, C, v, (k, q), (k2, q2), M, reset)
 
     def _write(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None,
                reset: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -384,26 +366,6 @@ class SHM(Memory):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
-
-
-def _halved(x: Tensor, rows: int) -> Tensor:
-    """[B, T, n * 2 * rows] -> [B, 2, T, n * rows]: first and second half of the rows; n = 2 for theta with its drift."""
-    return x.unflatten(-1, (-1, 2, rows)).movedim(-2, 1).flatten(3)
-
-
-def _rows_of(C: Factors | Tensor | None, part: slice, V: int, paired: bool) -> Factors | Tensor | None:
-    """The calibration of some rows of M."""
-    if isinstance(C, Factors):
-        return Factors(C.theta.unflatten(-1, (-1, V))[..., part].flatten(2), pair(C.vc) if paired else C.vc, C.form)
-    return None if C is None else pair(C[:, :, part]) if paired else C[:, :, part]
-
-
-def _check_rotary(V: int, K: int, ticks: str | None) -> None:
-    if ticks == "episode":
-        raise ValueError("rotary needs a clock that counts steps, and with row_mode='episode' it counts episodes; use rotary=False, or "
-                         "another row_mode")
-    if min(V, K) < 2:
-        raise ValueError(f"rotary needs a memory_size and a key_size of at least 2, got {V} and {K}; use rotary=False")
 
 
 def _auto_clip(calibration: Any) -> float | Literal["auto"] | None:
@@ -423,28 +385,3 @@ def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:
         raise ValueError(f"{wanted}, got {rows.dtype} {list(rows.shape)}")
     if rows.device.type == "cpu" and not torch.compiler.is_compiling() and not 0 <= int(rows.min()) <= int(rows.max()) < L:
         raise ValueError(f"{wanted}, got entries {int(rows.min())}..{int(rows.max())}")   # on a GPU the check would wait for the device
-
-
-def _check_takes(make: Callable[..., Any], D: int, V: int, K: int) -> None:
-    try:
-        inspect.signature(make).bind(D, V, K)
-    except TypeError as error:
-        raise TypeError("calibration must be a name, a hm.Calibration or a function of the sizes of input, value and key that makes one; "
-                        f"{getattr(make, '__name__', 'it')} cannot be called so: {error}") from error
-    except ValueError:      # a builtin without a signature
-        return
-
-
-def _build_calibration(calibration: Any, D: int, V: int, K: int, **theta: Any) -> Calibration:
-    if isinstance(calibration, str):
-        kind, options = find_calibration(calibration)
-        if issubclass(kind, NeuralTheta):
-            return kind(D, V, K, init=theta["init"])
-        return kind(D, V, K, **theta, **options) if issubclass(kind, Theta) else kind(D, V, K)
-    built = calibration
-    if callable(calibration) and not isinstance(calibration, nn.Module):
-        _check_takes(calibration, D, V, K)
-        built = calibration(D, V, K)
-    if not isinstance(built, Calibration):
-        raise TypeError(f"calibration must be a name, a hm.Calibration or a function that makes one, got {type(built).__name__}")
-    return built

@@ -38,22 +38,19 @@ from .._vectors import (
     low_bits_as_power,
     mul,
     put,
-    sqrt,
     store,
     sub,
     total,
 )
 from .curves_cpu import acting_curve
+from .tiles_cpu import COSINES, TILE, layer_norm, linear, sum_to_one, transpose, turn
 
 GOLDEN, FIRST, SECOND = (np.uint64(x % 2 ** 64) for x in (random._GOLDEN, random._FIRST, random._SECOND))
 SHIFTS = tuple(np.uint64(x) for x in (30, 27, 31, 32))
-TILE = 2 * LANES   # batch rows that share a pass over the weights
 f = np.float32
 ZERO, HALF, ONE, TWO = f(0), f(0.5), f(1), f(2)
 C1, C2, C3, C4, C5 = (f(c) for c in EXP2[np.float32])
 ROUNDER, LIMIT = f(1.5 * 2 ** 23 + 126), f(126)   # the first leaves n + 126 in the low bits: the power below is 2^(n - 1)
-PERIOD = 1 << 16            # of the angles, as in `memory.rotary`
-COSINES = torch.cos(torch.arange(PERIOD, dtype=torch.float64) * (2 * math.pi / PERIOD)).float()
 RATE = f(-2 * math.log2(math.e))   # 1 + tanh(z) = 2 / (1 + 2^(RATE z))
 
 
@@ -144,98 +141,6 @@ def _remember_rest(source, stride, target, i, whole, K, a, d, v, vc, k, q, pad, 
 
 
 @jit()
-def _linear(x, D, R, W, outputs, bias, y):
-    """y [outputs, R] = W [outputs, D] x [D, R] + bias; bias 0 if there is none."""
-    for r in range(0, R, TILE):
-        wide = R - r > LANES
-        o = 0
-        while o < outputs:
-            four = o + 4 <= outputs
-            w0 = W + 4 * o * D
-            if four:
-                w1, w2, w3 = w0 + 4 * D, w0 + 8 * D, w0 + 12 * D
-                a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = fill(ZERO)
-                if wide:
-                    for d in range(D):
-                        xa, xb = load(x, d * R + r), load(x, d * R + r + LANES)
-                        w = fill(get(w0, d))
-                        a0, b0 = fma(w, xa, a0), fma(w, xb, b0)
-                        w = fill(get(w1, d))
-                        a1, b1 = fma(w, xa, a1), fma(w, xb, b1)
-                        w = fill(get(w2, d))
-                        a2, b2 = fma(w, xa, a2), fma(w, xb, b2)
-                        w = fill(get(w3, d))
-                        a3, b3 = fma(w, xa, a3), fma(w, xb, b3)
-                else:
-                    for d in range(D):
-                        xa = load(x, d * R + r)
-                        a0, a1 = fma(fill(get(w0, d)), xa, a0), fma(fill(get(w1, d)), xa, a1)
-                        a2, a3 = fma(fill(get(w2, d)), xa, a2), fma(fill(get(w3, d)), xa, a3)
-                if bias != 0:
-                    c0, c1, c2, c3 = fill(get(bias, o)), fill(get(bias, o + 1)), fill(get(bias, o + 2)), fill(get(bias, o + 3))
-                    a0, a1, a2, a3 = add(a0, c0), add(a1, c1), add(a2, c2), add(a3, c3)
-                    b0, b1, b2, b3 = add(b0, c0), add(b1, c1), add(b2, c2), add(b3, c3)
-                store(y, o * R + r, a0)
-                store(y, (o + 1) * R + r, a1)
-                store(y, (o + 2) * R + r, a2)
-                store(y, (o + 3) * R + r, a3)
-                if wide:
-                    store(y, o * R + r + LANES, b0)
-                    store(y, (o + 1) * R + r + LANES, b1)
-                    store(y, (o + 2) * R + r + LANES, b2)
-                    store(y, (o + 3) * R + r + LANES, b3)
-                o += 4
-            else:
-                for s in range(r, min(R, r + TILE), LANES):
-                    a = fill(ZERO)
-                    for d in range(D):
-                        a = fma(fill(get(w0, d)), load(x, d * R + s), a)
-                    store(y, o * R + s, a if bias == 0 else add(a, fill(get(bias, o))))
-                o += 1
-
-
-@jit()
-def _layer_norm(x, width, R, weight, bias, eps):
-    """x [width, R], each column on its own, in place; weight 0: no affine part."""
-    n = fill(f(width))
-    for r in range(0, R, LANES):
-        mean = variance = fill(ZERO)
-        for d in range(width):
-            mean = add(mean, load(x, d * R + r))
-        mean = div(mean, n)
-        for d in range(width):
-            c = sub(load(x, d * R + r), mean)
-            variance = fma(c, c, variance)
-        scale = div(fill(ONE), sqrt(add(div(variance, n), fill(eps))))
-        for d in range(width):
-            y = mul(sub(load(x, d * R + r), mean), scale)
-            if weight != 0:
-                y = fma(y, fill(get(weight, d)), fill(get(bias, d)))
-            store(x, d * R + r, y)
-
-
-@jit()
-def _sum_to_one(x, width, R):
-    """relu(x) / (1e-5 + its sum), x [width, R], each column on its own, in place."""
-    zero = fill(ZERO)
-    for r in range(0, R, LANES):
-        s = zero
-        for d in range(width):
-            s = add(s, at_least(load(x, d * R + r), zero))
-        s = add(s, fill(f(1e-5)))
-        for d in range(width):
-            store(x, d * R + r, div(at_least(load(x, d * R + r), zero), s))
-
-
-@jit()
-def _transpose(x, width, R, rows, y, stride):
-    """x [width, R] -> y [rows, stride]."""
-    for r in range(rows):
-        for d in range(width):
-            put(y, r * stride + d, get(x, d * R + r))
-
-
-@jit()
 def _draw(clock, high):
     """`random.integers(clock, high)` for one clock."""
     x = np.uint64(clock) * GOLDEN
@@ -243,20 +148,6 @@ def _draw(clock, high):
     x = (x ^ (x >> SHIFTS[1])) * SECOND
     x ^= x >> SHIFTS[2]
     return np.int64((x >> SHIFTS[3]) * np.uint64(high) >> SHIFTS[3])
-
-
-@jit()
-def _turn(x, y, K, clock, turns, table):
-    """y = `memory.rotary.rotate` of x, K entries; turns: the frequencies, table: cosines of a whole turn in PERIOD steps."""
-    n, place = K // 2, clock % PERIOD
-    for i in range(n):
-        angle = place * get_int(turns, i) % PERIOD
-        cos, sin = get(table, angle), get(table, (angle + 3 * PERIOD // 4) % PERIOD)
-        a, b = get(x, i), get(x, n + i)
-        put(y, i, a * cos - b * sin)
-        put(y, n + i, a * sin + b * cos)
-    if 2 * n < K:
-        put(y, K - 1, get(x, K - 1))
 
 
 @jit()
@@ -312,33 +203,33 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
         for d in range(D):
             put(x, d * R + r, ZERO)
     if a[NORM_W] != 0:
-        _layer_norm(x, D, R, a[NORM_W], a[NORM_B], f(norm_eps))
-    _linear(x, D, R, a[ETA], 1, 0, gate)
-    _linear(x, D, R, a[KEY], K, 0, kt)
-    _linear(x, D, R, a[QUERY], K, 0, qt)
-    _linear(x, D, R, a[VC], K, 0, ct)
-    _linear(x, D, R, a[VALUE], V, 0, v)
+        layer_norm(x, D, R, a[NORM_W], a[NORM_B], f(norm_eps))
+    linear(x, D, R, a[ETA], 1, 0, gate)
+    linear(x, D, R, a[KEY], K, 0, kt)
+    linear(x, D, R, a[QUERY], K, 0, qt)
+    linear(x, D, R, a[VC], K, 0, ct)
+    linear(x, D, R, a[VALUE], V, 0, v)
     if a[SHORTCUT] != 0:
-        _linear(x, D, R, a[SHORTCUT], V, a[SHORTCUT_B], shortcut)
+        linear(x, D, R, a[SHORTCUT], V, a[SHORTCUT_B], shortcut)
     if a[NORMALIZE] != 0:
-        _sum_to_one(kt, K, R)
-        _sum_to_one(qt, K, R)
+        sum_to_one(kt, K, R)
+        sum_to_one(qt, K, R)
     for r in range(rows):   # the padding of these is used, but by nothing that lasts
         for j in range(KP - LANES, KP, LANES):
             store(k, r * KP + j, fill(ZERO))
             store(q, r * KP + j, fill(ZERO))
             store(c, r * KP + j, fill(ZERO))
-    _transpose(kt, K, R, rows, k, KP)
-    _transpose(qt, K, R, rows, q, KP)
-    _transpose(ct, K, R, rows, c, KP)
+    transpose(kt, K, R, rows, k, KP)
+    transpose(qt, K, R, rows, q, KP)
+    transpose(ct, K, R, rows, c, KP)
     if a[KEY2] != 0:
-        _linear(x, D, R, a[KEY2], K, 0, kt)
-        _linear(x, D, R, a[QUERY2], K, 0, qt)
+        linear(x, D, R, a[KEY2], K, 0, kt)
+        linear(x, D, R, a[QUERY2], K, 0, qt)
         if a[NORMALIZE] != 0:
-            _sum_to_one(kt, K, R)
-            _sum_to_one(qt, K, R)
-        _transpose(kt, K, R, rows, own_k, KP)
-        _transpose(qt, K, R, rows, own_q, KP)
+            sum_to_one(kt, K, R)
+            sum_to_one(qt, K, R)
+        transpose(kt, K, R, rows, own_k, KP)
+        transpose(qt, K, R, rows, own_q, KP)
     for i in range(0, V * R, LANES):
         store(h, i, fill(ZERO))
     V2 = 0 if a[TURNS] == 0 else V // 2      # rows with rotary keys, the last ones
@@ -361,25 +252,25 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
         if V2 > 0:
             if a[KEY2] != 0:
                 kr, qr = own_k + 4 * KP * r, own_q + 4 * KP * r
-            _turn(kr, k2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
-            _turn(qr, q2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
+            turn(kr, k2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
+            turn(qr, q2, K, get_int(a[POSITION], b + r), a[TURNS], a[TABLE])
             for j in range(K):      # both entries of a pair have the first one's factor
                 put(c2, j, get(cr, j - K // 2 if K // 2 <= j < K // 2 * 2 else j))
             n = 4 * (V - V2)
             _remember_rows(steep, source + n * stride, stride, target + n * K, V2, K, theta + n, c2, vr + n * R, R, g, k2, q2, hr + n * R,
                            pad, clip, 0 if a[DRIFT] == 0 else a[DRIFT] + n, curve)
     if a[READ_NORM] != 0:
-        _layer_norm(h, V - V2, R, 0, 0, f(read_eps))
+        layer_norm(h, V - V2, R, 0, 0, f(read_eps))
         if V2 > 0:
-            _layer_norm(h + 4 * (V - V2) * R, V2, R, 0, 0, f(read_eps))
+            layer_norm(h + 4 * (V - V2) * R, V2, R, 0, 0, f(read_eps))
     if a[GAIN] != 0:
         for i in range((V - V2) * R, V * R, LANES):
             store(h, i, mul(load(h, i), fill(get(a[GAIN], 0))))
     if a[SHORTCUT] != 0:
         for i in range(0, V * R, LANES):
             store(h, i, add(load(h, i), load(shortcut, i)))
-    _linear(h, V, R, a[OUT], O, a[OUT_B], y)
-    _transpose(y, O, R, rows, a[Y] + 4 * O * b, O)
+    linear(h, V, R, a[OUT], O, a[OUT_B], y)
+    transpose(y, O, R, rows, a[Y] + 4 * O * b, O)
 
 
 @jit()
