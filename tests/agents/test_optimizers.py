@@ -103,7 +103,7 @@ def test_agents_learn_the_same(settings, monkeypatch):
     sac = {"agent": "sac", "learning_starts": 100, "batch_size": 4, "updates_per_step": 0.05, "hidden_sizes": (8,), "max_grad_norm": 0.5}
     ppo = {"num_epochs": 2, "num_minibatches": 2, "num_steps": 20, "adam_eps": 1e-5}      # with 1e-8, Adam's first steps magnify rounding
     config = make_config("default", **{**(ppo if "agent" in settings else sac), "env": "Wind", "memory": "shm", "num_envs": 4,
-                                       "memory_size": 4, "memory_output_size": 4, "device": "cpu", **settings})
+                                       "memory_size": 8, "memory_output_size": 4, "device": "cpu", **settings})
     found = []
     for flat in (False, True):
         monkeypatch.setattr(optimizers, "usable", lambda device, flat=flat: flat)

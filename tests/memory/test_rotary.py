@@ -98,7 +98,7 @@ def test_states_of_a_memory_pass_through_vectors():
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"row_mode": "episode"}, "row_mode='episode'"), ({"memory_size": 1, "key_size": 4}, "at least 2, got 1 and 4"),
+    ({"row_mode": "episode"}, "row_mode='episode'"), ({"memory_size": 3, "key_size": 4}, "at least 2, got 3 and 4"),
     ({"rotary": 1}, "rotary must be"), ({"rotary": False, "rotary_gain": 0.1}, "belong to rotary rows"),
     ({"rotary_gain": "loud"}, "rotary_gain must be"),
 ])

@@ -56,8 +56,8 @@ def check_rotary(V: int, K: int, ticks: str | None) -> None:
     if ticks == "episode":
         raise ValueError("rotary needs a clock that counts steps, and with row_mode='episode' it counts episodes; use rotary=False, or "
                          "another row_mode")
-    if min(V, K) < 2:
-        raise ValueError(f"rotary needs a memory_size and a key_size of at least 2, got {V} and {K}; use rotary=False")
+    if V < 4 or K < 2:      # each half has a norm, which leaves nothing of a single number
+        raise ValueError(f"rotary needs a memory_size of at least 4 and a key_size of at least 2, got {V} and {K}; use rotary=False")
 
 
 Keys = tuple[Tensor, Tensor]                    # k, q [B, T, K]
