@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install $(PIP_ARGS) -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(STAMP)  ## Train an agent with memory and one without on the CPU, compare them, draw their curves: about three minutes
+demo: $(STAMP)  ## Train an agent with memory and one without on the CPU, compare them, draw their curves: about two minutes
 	$(BIN)/python -m hadamem.cli.demo
 
 test: lint type  ## Lint, check types, and run the tests that need neither minutes nor a GPU

@@ -19,7 +19,7 @@ from ..view.curves import draw_curves
 from ..view.progress import Progress, clock
 
 # Settings of the demo. Both runs share them.
-ENV, STEPS = "popgym/RepeatPreviousEasy", 800_000
+ENV, STEPS = "popgym/RepeatPreviousEasy", 300_000
 # Nobody sees more than one step at a time or past the memory, so that the memory makes the difference.
 SETTINGS: dict[str, Any] = {
     "preset": "default", "seed": 0, "device": "cpu", "frame_stack": 1, "time_encoding": "sine", "shortcut": False,
