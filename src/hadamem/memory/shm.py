@@ -130,7 +130,7 @@ class SHM(Memory):
                 raise ValueError(f"clip must be a positive number, None or 'auto', got {clip!r}")
             clip = _auto_clip(self.calibration)
         kernels.check_clip(clip)
-        self.rotary, self._ticks = rotary, "step" if rotary else self.calibration.ticks      # when the clock advances
+        self.rotary = rotary
         if rotary:
             check_rotary(V, K, self.calibration.ticks)
         elif rotary_keys or rotary_gain is not None:
@@ -308,6 +308,11 @@ class SHM(Memory):
             h = h + bias
         return F.linear(h if shortcut is None else h + shortcut, weight, offset)
 
+    @property
+    def _ticks(self) -> str | None:
+        """When the clock advances: at every "step", at the start of every "episode", or never."""
+        return "step" if self.rotary else self.calibration.ticks
+
     def _clocks(self, clock: Tensor, T: int, reset: Tensor | None) -> Tensor:
         """The clock's reading at each step [B, T]."""
         ticks = self._ticks
@@ -331,7 +336,7 @@ class SHM(Memory):
         return rotate(x, *angles(clock, self._turns, x.dtype))
 
     def _paired(self, C: Tensor) -> Tensor:
-        """C [..., V, K] of all rows as the rotary ones have it."""
+        """C [..., V, K] as it is applied: alike for both entries of a pair in the rotary rows."""
         if not self.rotary:
             return C
         n = self.memory_size - self.memory_size // 2
