@@ -18,7 +18,7 @@ CALIBRATIONS = ["tanh", "tanh", "sigmoid", "none", "exp", "exp:1.5", "drift"]
 TOLERANCES = {torch.float64: 1e-7, torch.complex128: 1e-7, torch.float32: 2e-3, torch.complex64: 2e-3, torch.float16: 2e-2,
               torch.bfloat16: 1e-1}
 OPS = {"shm": kernels.shm, "hadamard": kernels.hadamard, "diagonal": kernels.diagonal, "selective": kernels.selective,
-       "additive": kernels.additive, "delta": kernels.delta, "gru": kernels.gru}
+       "additive": kernels.additive, "delta": kernels.delta, "gru": kernels.gru, "lstm": kernels.lstm}
 
 
 def case(rng: Random) -> tuple[str, Callable[[], None]]:
@@ -95,6 +95,8 @@ def arguments(rng: Random, op: str) -> dict[str, Any]:
     if op == "delta":
         k = torch.nn.functional.normalize(x(B, T, K), dim=-1)
         return {"v": x(B, T, V), "k": k, "q": x(B, T, K), "beta": torch.sigmoid(x(B, T)), "M0": perhaps(x(B, V, K)), **rest}
+    if op == "lstm":
+        return {"gi": x(B, T, 4 * V), "W": x(4 * V, V, scale=0.5), "h0": perhaps(x(B, V)), "c0": perhaps(x(B, V)), **rest}
     return {"gi": x(B, T, 3 * V), "W": x(3 * V, V, scale=0.5), "b": x(3 * V), "h0": perhaps(x(B, V)), **rest}
 
 

@@ -18,8 +18,8 @@ INTERPRETED = not torch.cuda.is_available()
 DEVICE = "cpu" if INTERPRETED else "cuda"
 HAS_TRITON = "triton" in kernels.backends("gru")
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="triton cannot run here")
-SIZES = [(1, 1, 1), (3, 1, 5), (3, 17, 7), (2, 9, 16), (1, 12, 33), (5, 3, 20)]   # B, T, H: odd on purpose
-LARGE = [(7, 101, 64), (3, 201, 128), (2, 130, 100), (33, 50, 48), (300, 20, 128), (1, 1000, 96)]
+SIZES = [(1, 1, 1), (3, 1, 5), (3, 17, 7), (2, 9, 16), (1, 12, 33), (5, 3, 20), (17, 3, LARGEST + 1)]   # B, T, H: odd on purpose
+LARGE = [(7, 101, 64), (3, 201, 128), (2, 130, 100), (33, 50, 48), (300, 20, 128), (1, 1000, 96), (20, 104, 256), (3, 40, 200)]
 NAMES = ("gi", "W", "b", "h0")
 
 
@@ -128,8 +128,9 @@ def test_operator():
 
 
 @pytest.mark.parametrize("backend", kernels.backends("gru"))
-def test_vmap_is_a_loop_over_calls(backend):
-    leaves, reset, _ = problem(6, 4, 3)
+@pytest.mark.parametrize("H", [3, LARGEST + 1])
+def test_vmap_is_a_loop_over_calls(backend, H):
+    leaves, reset, _ = problem(6, 4 if H == 3 else 2, H)
     gi, W, b, h0 = (x.detach() for x in leaves)
     gi, h0 = gi.unflatten(0, (3, 2)), h0.unflatten(0, (3, 2))
     W, b = torch.stack([W, 2 * W, 3 * W]), torch.stack([b, 2 * b, 3 * b])
@@ -183,12 +184,12 @@ def test_compiles_without_a_graph_break():
     assert_near([h.detach(), *torch.autograd.grad(h, leaves, cotangent)], run("reference", leaves, reset, cotangent))
 
 
-def test_sizes_and_dtypes_without_a_kernel_take_the_reference():
-    for leaves, reset, cotangent in (problem(1, 2, LARGEST + 1), problem(1, 2, 3, torch.float64)):
-        assert_near(run("auto", leaves, reset, cotangent), run("reference", leaves, reset, cotangent))
-        if HAS_TRITON:
-            with pytest.raises(ValueError, match=r"takes float32 and H <= 128, got .*; use backend='reference'"):
-                run("triton", leaves, reset, cotangent)
+def test_dtypes_without_a_kernel_take_the_reference():
+    leaves, reset, cotangent = problem(1, 2, 3, torch.float64)
+    assert_near(run("auto", leaves, reset, cotangent), run("reference", leaves, reset, cotangent))
+    if HAS_TRITON:
+        with pytest.raises(ValueError, match=r"takes float32, got torch.float64; use backend='reference'"):
+            run("triton", leaves, reset, cotangent)
 
 
 X = torch.ones(2, 3, 12)
@@ -234,13 +235,15 @@ def close(got, want, limit=2e-5):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("resets", [None, 0.1])
-@pytest.mark.parametrize(("B", "T", "H"), [(64, 101, 64), (5, 201, 128), (3, 40, 10), (2, 526, 100), (200, 33, 128)])
+@pytest.mark.parametrize(("B", "T", "H", "resets"), [
+    *((*size, resets) for size in [(64, 101, 64), (5, 201, 128), (3, 40, 10), (2, 526, 100), (200, 33, 128)] for resets in (None, 0.1)),
+    (20, 104, 256, 0.1),     # without resets it is cuDNN's
+])
 def test_module_matches_cudnn(B, T, H, resets):
     memory, twin = both(H)
     x, h0 = torch.randn(B, T, 6, device="cuda"), torch.randn(B, H, device="cuda")
-    assert memory._has_kernel(x)
-    assert not twin._has_kernel(x)
+    assert memory._has_kernel(x, whole=resets is None)
+    assert not twin._has_kernel(x, whole=False)
     reset = None if resets is None else torch.rand(B, T, device="cuda") < resets
     first, second = (results(memory, x, h0, reset) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first[:4], second[:4], strict=True))   # the kernels sum in a fixed order
@@ -248,9 +251,10 @@ def test_module_matches_cudnn(B, T, H, resets):
 
 
 @pytest.mark.gpu
-def test_module_trains_inside_a_cuda_graph_with_resets():
-    memory, twin = both(128, output_size=8)
-    x, reset, h0 = torch.randn(8, 70, 6, device="cuda"), torch.rand(8, 70, device="cuda") < 0.05, torch.randn(8, 128, device="cuda")
+@pytest.mark.parametrize("H", [128, 256])
+def test_module_trains_inside_a_cuda_graph_with_resets(H):
+    memory, twin = both(H, output_size=8)
+    x, reset, h0 = torch.randn(8, 70, 6, device="cuda"), torch.rand(8, 70, device="cuda") < 0.05, torch.randn(8, H, device="cuda")
     want, got, graph = captured(lambda: results(memory, x, h0, reset))
     graph.replay()
     torch.testing.assert_close(got, want)
@@ -276,9 +280,10 @@ def test_module_under_torch_compile(allow_rnn):
 def test_module_keeps_to_the_library_where_it_must():
     x = torch.randn(2, 5, 6, device="cuda")
     small, large, wide = hm.GRU(6, memory_size=16).cuda(), hm.GRU(6, memory_size=129).cuda(), hm.GRU(6, memory_size=16).cuda().double()
-    assert small._has_kernel(x)
-    assert not small._has_kernel(x[:, :1])
-    assert not large._has_kernel(x)
-    assert not wide._has_kernel(x.double())
+    assert small._has_kernel(x, whole=True)
+    assert not small._has_kernel(x[:, :1], whole=False)
+    assert large._has_kernel(x, whole=False)
+    assert not large._has_kernel(x, whole=True)
+    assert not wide._has_kernel(x.double(), whole=False)
     with torch.autocast("cuda", torch.bfloat16):
-        assert not small._has_kernel(x)
+        assert not small._has_kernel(x, whole=False)

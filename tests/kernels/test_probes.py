@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hadamem import kernels
 from hadamem.kernels import _backends
 
-OPS = ("shm", "hadamard", "diagonal", "selective", "gru", "gates", "readout")
+OPS = ("shm", "hadamard", "diagonal", "selective", "gru", "lstm", "gates", "readout")
 CASES = [(op, backend) for op in OPS for backend in kernels.backends(op) if backend in ("cpu", "triton")]
 DEVICE = {"cpu": "cpu", "triton": "cuda" if torch.cuda.is_available() else "cpu"}
 

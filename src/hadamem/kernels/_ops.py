@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -88,3 +89,13 @@ def forbid_forward_mode(name: str, backend: str, *tensors: Tensor | None) -> Non
         return
     if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
         raise RuntimeError(f"backend {backend!r} of {name} has no forward-mode derivative; use backend='scan' (or 'reference')")
+
+
+def on_device(x: Tensor) -> AbstractContextManager[Any]:
+    """Launch kernels on the GPU of x."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def as_bytes(reset: Tensor) -> Tensor:
+    """Flags in a dtype that Triton loads, contiguous."""
+    return reset.contiguous().view(torch.uint8)

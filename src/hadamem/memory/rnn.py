@@ -1,9 +1,10 @@
 """GRU and LSTM behind the memory interface, on fused kernels even when episodes end inside a sequence.
 
-On a GPU, sequences of a GRU with up to 128 units run in `kernels.gru`, resets included. Everything else runs in PyTorch's kernels, and
-these cannot reset a state in the middle. Eagerly, a sequence with resets is cut into episodes, each a row of one packed call;
-without resets inside it is one plain call. Under torch.compile or CUDA graph capture the positions of resets cannot be read, so the
-cell runs step by step with a masked state, unless the hint `resets_only_at_start` says that only the first step can open an episode.
+On a GPU, sequences of a GRU with up to 128 units run in `kernels.gru`, and so do those of any GRU or LSTM (`kernels.lstm`) in which
+episodes may end. Everything else runs in PyTorch's kernels, and these cannot reset a state in the middle. Eagerly, a sequence with resets
+is cut into episodes, each a row of one packed call; without resets inside it is one plain call. Under torch.compile or graph capture the
+positions of resets cannot be read, so the cell runs step by step with a masked state, unless the hint `resets_only_at_start` says that only
+the first step can open an episode.
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ class LSTMState(NamedTuple):
 
 
 class _RNN(Memory):
-    """What GRU and LSTM share; a subclass names its library module, its cell and its state."""
+    """What GRU and LSTM share; a subclass names its library module, its state and its kernel, and has a cell."""
 
     kind: Callable[..., nn.RNNBase]
     state_type: Any
+    op: str     # in `hadamem.kernels`
 
-    def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256):
+    def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256, *, backend: str = "auto"):
         super().__init__()
+        self.backend = check_backend(self.op, backend, "torch")
         self.input_size = check_size("input_size", input_size)
         self.memory_size = check_size("memory_size", memory_size)
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
@@ -69,7 +72,7 @@ class _RNN(Memory):
             self.rnn.flatten_parameters()     # a copied module's weights are not contiguous
         wide, narrow = state[0].dtype, self.rnn.weight_ih_l0.dtype
         x, state = x.to(narrow), tuple(s.to(narrow) for s in state)
-        if self._has_kernel(x):
+        if self._has_kernel(x, whole=reset is None or resets_only_at_start):
             y, state = self._kernel(x, state, reset)
         elif reset is None or x.shape[1] == 1 or resets_only_at_start:
             y, state = self._plain(x, state if reset is None else _clear(reset[:, 0], state))
@@ -82,9 +85,16 @@ class _RNN(Memory):
         y = y if self.out is None else self.out(y)
         return y, self.state_type(*(s.to(wide) for s in state))
 
-    def _has_kernel(self, x: Tensor) -> bool:
-        """Whether x goes through a kernel of our own."""
-        return False
+    def _has_kernel(self, x: Tensor, whole: bool) -> bool:
+        """Whether x goes through a kernel of our own. whole: no episode ends inside x."""
+        if self.backend != "auto":
+            return self.backend != "torch"
+        if not x.is_cuda or x.shape[1] == 1 or torch.is_autocast_enabled("cuda"):
+            return False
+        return self._kernel_is_faster(x.dtype, whole)
+
+    def _kernel_is_faster(self, dtype: torch.dtype, whole: bool) -> bool:
+        raise NotImplementedError
 
     def _kernel(self, x: Tensor, state: tuple[Tensor, ...], reset: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         raise NotImplementedError
@@ -142,21 +152,13 @@ class GRU(_RNN):
     """Gated recurrent unit: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size.
 
     backend: of `hm.kernels.gru`, or "torch" for PyTorch's own kernels (cuDNN on a GPU). "auto" is `kernels.gru` for sequences on a GPU in
-    float32 with up to 128 units, and "torch" for all else, so always on a CPU.
+    float32 that have up to 128 units or in which episodes may end, and "torch" for all else, so always on a CPU.
     """
 
-    kind, state_type = nn.GRU, GRUState
+    kind, state_type, op = nn.GRU, GRUState, "gru"
 
-    def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256, *, backend: str = "auto"):
-        super().__init__(input_size, output_size, memory_size)
-        self.backend = check_backend("gru", backend, "torch")
-
-    def _has_kernel(self, x):
-        if self.backend != "auto":
-            return self.backend != "torch"
-        if not x.is_cuda or x.shape[1] == 1 or torch.is_autocast_enabled("cuda"):
-            return False
-        return kernels.gru_is_fused(self.memory_size, x.dtype, "cuda")
+    def _kernel_is_faster(self, dtype, whole):
+        return kernels.gru_is_fused(self.memory_size, dtype, "cuda") or (not whole and kernels.gru_has_kernel(dtype, "cuda"))
 
     def _kernel(self, x, state, reset):
         W_ih, W_hh, b_ih, b_hh = self._weights()
@@ -181,9 +183,21 @@ class GRU(_RNN):
 
 
 class LSTM(_RNN):
-    """Long short-term memory: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size."""
+    """Long short-term memory: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size.
 
-    kind, state_type = nn.LSTM, LSTMState
+    backend: of `hm.kernels.lstm`, or "torch" for PyTorch's own kernels (cuDNN on a GPU). "auto" is `kernels.lstm` for sequences on a GPU in
+    float32 in which episodes may end, and "torch" for all else, so always on a CPU.
+    """
+
+    kind, state_type, op = nn.LSTM, LSTMState, "lstm"
+
+    def _kernel_is_faster(self, dtype, whole):
+        return not whole and kernels.lstm_has_kernel(dtype, "cuda")
+
+    def _kernel(self, x, state, reset):
+        W_ih, W_hh, b_ih, b_hh = self._weights()
+        y, c = kernels.lstm(F.linear(x, W_ih, b_ih + b_hh), W_hh, state[0], state[1], reset, self.backend)
+        return y, (y[:, -1], c)
 
     @torch.no_grad()
     def inspect(self, x, state, reset=None):

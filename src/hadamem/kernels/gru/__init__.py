@@ -13,7 +13,7 @@ from .._checks import check_reset, check_tensor, compute_dtype, without_autocast
 from .._probe import check, ramp
 from .reference import gru_reference
 
-LARGEST = 128   # units: the recurrent weights of more do not fit into the registers of one processor
+LARGEST = 128   # units in one launch: the recurrent weights of more do not fit into the registers of one processor
 
 
 def gru(gi: Tensor, W: Tensor, b: Tensor, h0: Tensor | None = None, reset: Tensor | None = None, backend: str = "auto") -> Tensor:
@@ -24,7 +24,7 @@ def gru(gi: Tensor, W: Tensor, b: Tensor, h0: Tensor | None = None, reset: Tenso
     first step (None: zeros).
 
     The computation runs in the widest dtype of the inputs, at least float32, autocast or not; h comes back in gi's dtype. All arguments are
-    differentiable; with backend "reference" twice. Backend "triton" takes float32 and H <= 128.
+    differentiable; with backend "reference" twice. Backend "triton" takes float32. It is one launch up to H = 128, and one per step beyond.
     """
     if not isinstance(gi, Tensor) or gi.ndim != 3:
         raise ValueError(f"gi must be a tensor of shape [B, T, 3H], got {list(gi.shape) if isinstance(gi, Tensor) else type(gi).__name__}")
@@ -40,9 +40,9 @@ def gru(gi: Tensor, W: Tensor, b: Tensor, h0: Tensor | None = None, reset: Tenso
     _backends.check_name("gru", backend, gi.device.type)
 
     dtype = compute_dtype(gi, W, b, h0)
-    if not _fits(H, dtype):
+    if dtype != torch.float32:
         if backend == "triton":
-            raise ValueError(f"backend 'triton' of gru takes float32 and H <= {LARGEST}, got {dtype} and H={H}; use backend='reference'")
+            raise ValueError(f"backend 'triton' of gru takes float32, got {dtype}; use backend='reference'")
         backend = "reference" if backend == "auto" else backend
     with without_autocast(gi.device.type):
         inputs = (None if x is None else x.to(dtype) for x in (gi, W[None], b[None], h0))
@@ -50,13 +50,14 @@ def gru(gi: Tensor, W: Tensor, b: Tensor, h0: Tensor | None = None, reset: Tenso
     return h.to(gi.dtype)
 
 
+def gru_has_kernel(dtype: torch.dtype, device_type: str) -> bool:
+    """Whether `gru` with backend "auto" takes a kernel here, and not the loop."""
+    return dtype == torch.float32 and _backends.works("gru", "triton", device_type, _probe)
+
+
 def gru_is_fused(H: int, dtype: torch.dtype, device_type: str) -> bool:
-    """Whether `gru` with backend "auto" takes the fused kernel here. Without it, a library's GRU is faster."""
-    return _fits(H, dtype) and _backends.works("gru", "triton", device_type, _probe)
-
-
-def _fits(H: int, dtype: torch.dtype) -> bool:
-    return H <= LARGEST and dtype == torch.float32
+    """Whether that kernel is one launch for all steps. Otherwise, a library's GRU is faster where no episode ends inside a sequence."""
+    return H <= LARGEST and gru_has_kernel(dtype, device_type)
 
 
 def _triton(*args):

@@ -2,8 +2,8 @@
 
 Saves the launches of a library that starts kernels at every step, and the reading of the weights: they stay in registers. A reset costs
 nothing.
-Loses where the weights do not fit into the registers of one processor (H > 128), and in batches of several hundred rows, which run in
-waves, one row per processor, while a library multiplies all rows at once.
+Loses in batches of several hundred rows, which run in waves, one row per processor, while a library multiplies all rows at once. Where the
+weights do not fit into the registers of one processor (H > 128), there is one launch per step (`steps.py`).
 
 The backward kernel gives the gradients of the gates; those of the weights are matrix products over all steps.
 """
@@ -11,7 +11,6 @@ The backward kernel gives the gradients of the gates; those of the weights are m
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._backends import interpreting
-from .._ops import fold_batch, forbid_double_backward, forbid_forward_mode, is_plain, needs_grad
+from .._ops import as_bytes, fold_batch, forbid_double_backward, forbid_forward_mode, is_plain, needs_grad, on_device
+from . import steps
 from .triton_kernels import backward_kernel, forward_kernel
 
 # By padded size: columns of a tile that lie side by side in the lanes (four in each), and warps. benchmarks/rnn_kernel.py compares others.
@@ -35,6 +35,11 @@ def forward(gi: Tensor, W: Tensor, b: Tensor, h0: Tensor | None, reset: Tensor |
     B, T, H = gi.shape[0], gi.shape[1], W.shape[-1]
     h = gi.new_empty(B, T, H)
     saved = gi.new_empty((B, T, 5 * H) if save else (0,))
+    if _padded_size(H) not in PLANS["forward"]:
+        with on_device(h):
+            steps.forward(gi.contiguous(), W.contiguous(), b.contiguous(), None if h0 is None else h0.contiguous(),
+                          None if reset is None else as_bytes(reset), h, saved if save else None)
+        return h, saved
     start = h if h0 is None else h0.contiguous()
     tensors = (gi.contiguous(), _padded(W.unflatten(1, (3, H))), b.contiguous(), start, _flags(reset, h), h, saved if save else h)
     _launch(forward_kernel, "forward", W.shape[0], h, tensors, HAS_START=h0 is not None, HAS_RESET=reset is not None, SAVE=save)
@@ -57,6 +62,10 @@ def walk_back(W: Tensor, reset: Tensor | None, saved: Tensor, dh: Tensor) -> tup
     """The part of `backward` that goes step by step: dgates, dh0."""
     B, T, H = dh.shape
     dgates, dh0 = dh.new_empty(B, T, 4 * H), dh.new_empty(B, H)
+    if _padded_size(H) not in PLANS["backward"]:
+        with on_device(dh):
+            steps.backward(W.contiguous(), None if reset is None else as_bytes(reset), saved, dh.contiguous(), dgates, dh0)
+        return dgates, dh0
     tensors = (_padded(W.unflatten(1, (3, H)).mT), _flags(reset, dh), saved, dh.contiguous(), dgates, dh0)
     _launch(backward_kernel, "backward", W.shape[0], dh, tensors, HAS_RESET=reset is not None)
     return dgates, dh0
@@ -66,7 +75,7 @@ def _launch(kernel: Any, name: str, groups: int, like: Tensor, tensors: tuple[Te
     B, T, H = like.shape
     P = _padded_size(H)
     K, warps = PLANS[name][P]
-    with torch.cuda.device(like.device) if like.is_cuda else nullcontext():
+    with on_device(like):
         kernel[(B,)](*tensors, T, B // groups, H=H, P=P, K=K, FAST=not interpreting(), num_warps=warps, **options)
 
 
@@ -84,7 +93,7 @@ def _padded(W: Tensor) -> Tensor:
 
 
 def _flags(reset: Tensor | None, like: Tensor) -> Tensor:
-    return like if reset is None else reset.contiguous().view(torch.uint8)
+    return like if reset is None else as_bytes(reset)
 
 
 _op = torch.library.custom_op("hadamem::gru_triton", forward, mutates_args=())

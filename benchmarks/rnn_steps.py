@@ -1,0 +1,102 @@
+"""Compare the kernels that run a GRU or LSTM step by step with what else there is on this GPU, in a CUDA graph.
+
+    PYTHONPATH=src python benchmarks/rnn_steps.py [--rep 20]
+
+For each (B, T, H), forward and backward of a layer: the kernel with resets inside under several plans, the masked loop of PyTorch's cells
+that took its place, and cuDNN, which cannot reset inside. Then the kernel without a graph. The error is against a float64 loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+from torch.nn import functional as F
+
+import hadamem as hm
+from hadamem import kernels
+from hadamem.kernels import _gates
+from rnn_kernel import graph_ms
+
+SHAPES = ((32, 64, 256), (20, 104, 256), (10, 208, 256), (64, 101, 64))
+PLANS = [{"R": R, "N": N, "C": C, "num_warps": warps} for R, N, C, warps in
+         ((16, 16, 64, 4), (16, 16, 128, 4), (16, 16, 32, 4), (16, 16, 64, 8), (32, 16, 64, 4), (16, 32, 64, 4), (16, 16, 64, 2))]
+
+
+class Layer:
+    def __init__(self, kind: str, B: int, T: int, H: int) -> None:
+        g = torch.Generator("cuda").manual_seed(0)
+        self.kind = kind
+        self.memory = {"gru": hm.GRU, "lstm": hm.LSTM}[kind](H, memory_size=H, backend="torch").cuda()
+        self.x, self.dy = (torch.randn(B, T, H, device="cuda", generator=g) for _ in range(2))
+        self.reset = torch.rand(B, T, device="cuda", generator=g) < 0.02
+        self.state = self.memory.initial_state(B)
+        self.leaves = [self.x.requires_grad_(), *self.memory.parameters()]
+
+    def kernel(self) -> torch.Tensor:
+        return self.run(*self.leaves, "triton")
+
+    def run(self, x, W_ih, W_hh, b_ih, b_hh, backend) -> torch.Tensor:
+        if self.kind == "gru":
+            return kernels.gru(F.linear(x, W_ih, b_ih), W_hh, b_hh, None, self.reset, backend)
+        return kernels.lstm(F.linear(x, W_ih, b_ih + b_hh), W_hh, None, None, self.reset, backend)[0]
+
+    def masked_loop(self) -> torch.Tensor:
+        return self.memory._masked_loop(self.x, tuple(self.state), self.reset)[0]
+
+    def cudnn(self) -> torch.Tensor:
+        return self.memory._plain(self.x, tuple(self.state))[0]
+
+    def grads(self, call) -> list[torch.Tensor]:
+        y = call()
+        return [y.detach(), *torch.autograd.grad(y, self.leaves, self.dy)]
+
+    def error(self) -> float:
+        leaves = [x.detach().double().requires_grad_() for x in self.leaves]
+        y = self.run(*leaves, "reference")
+        want = [y.detach(), *torch.autograd.grad(y, leaves, self.dy.double())]
+        return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(self.grads(self.kernel), want, strict=True))
+
+
+def tried(call) -> str:
+    try:
+        return f"{call():.3g}"
+    except Exception as error:   # the next variant may work
+        return f"{type(error).__name__}: {error}"[:60].replace("\n", " ")
+
+
+def eager_ms(layer: Layer) -> float:
+    for _ in range(3):
+        layer.grads(layer.kernel)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(5):
+        layer.grads(layer.kernel)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) * 200
+
+
+def show(layer: Layer, rep: int) -> None:
+    facts = {"error": layer.error, "masked loop": lambda: graph_ms(lambda: layer.grads(layer.masked_loop), rep),
+             "cuDNN without resets": lambda: graph_ms(lambda: layer.grads(layer.cudnn), rep),
+             "kernel without a graph": lambda: eager_ms(layer)}
+    print(f"{layer.kind} {list(layer.x.shape)}: {', '.join(f'{name} {tried(call)}' for name, call in facts.items())}", flush=True)
+    for plan in PLANS:
+        _gates.PLAN.update(plan)
+        print(f"    {plan}: {tried(lambda: graph_ms(lambda: layer.grads(layer.kernel), rep))}", flush=True)
+    _gates.PLAN.update(PLANS[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rep", type=int, default=20, help="replays of each graph")
+    rep = parser.parse_args().rep
+    print(torch.cuda.get_device_name(), "ms, forward + backward", flush=True)
+    for kind in ("gru", "lstm"):
+        for shape in SHAPES:
+            show(Layer(kind, *shape), rep)
+
+
+if __name__ == "__main__":
+    main()
