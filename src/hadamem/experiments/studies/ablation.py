@@ -19,9 +19,10 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     **{name: {"network.memory_options": {"rotary": True, option: value}} for name, option, value in (
         ("rotary-keys", "rotary_keys", True), ("calibration-none", "calibration", "none"), ("rows-per-step", "row_mode", "step"),
         ("neural-theta", "calibration", "neural_theta"))},
+    "rows-per-episode": {"network.memory_options": {"rotary": False, "row_mode": "episode"}},      # cannot turn: compare with no-rotary
     **{f"lambda-{gae_lambda}": {"ppo.gae_lambda": gae_lambda} for gae_lambda in (0.0, 0.6, 0.95)},
     "rotary-gamma-0.8": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8},
-    "entropy-0.003": {"ppo.ent_coef": 0.003},
+    **{f"entropy-{ent_coef}": {"ppo.ent_coef": ent_coef} for ent_coef in (0.003, 0.1)},
     "gamma-0.8-entropy-0.02": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8, **PLAIN},      # what the preset was before rotary rows
     **{f"gamma-{gamma}": {"ppo.gamma": gamma, "ppo.gae_lambda": gae_lambda, "ppo.ent_coef": 0.003, **PLAIN}
        for gamma, gae_lambda in ((0.99, 0.95), (0.8, 0.8), (0.5, 0.5))},
