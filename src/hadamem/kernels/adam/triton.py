@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from .._ops import on_device
 from .reference import BETAS
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def adam_triton(state: AdamState, grad: Tensor, rate: Tensor, loss: Tensor, bloc
     rounds = triton.cdiv(blocks, MOST_SUMS)
     S = triton.cdiv(blocks, rounds)
     sums, before = grad.new_empty(S), grad.new_empty(1)
-    with torch.cuda.device(grad.device) if grad.is_cuda else nullcontext():
+    with on_device(grad):
         squares_kernel[(S,)](grad, sums, state.steps, before, N, rounds, BLOCK=BLOCK)
         update_kernel[(blocks,)](*state, grad, sums, before, rate, loss, blocked, _logs(grad.device), N, S, max_norm, eps,
                                  BETAS[1], *(1 - beta for beta in BETAS), SP=max(16, triton.next_power_of_2(S)), BLOCK=BLOCK)

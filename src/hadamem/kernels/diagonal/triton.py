@@ -9,13 +9,12 @@ Triton has no complex numbers: a complex cell is two reals that lie side by side
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 import triton
 import triton.language as tl
 
 from .._backends import interpreting
+from .._ops import on_device
 from .op import make_op
 
 STEPS = 8           # loaded at once
@@ -150,7 +149,7 @@ def backward_kernel(AA, START, RESET, SS, DS, DA, DU, D0, T, cells, rows, CONSTA
 def _launch(kernel, a, s0, reset, s, *tensors):
     B, T, cells = s.shape
     block = INTERPRETED_BLOCK if interpreting() else SMALL_BLOCK if B * cells <= FEW_CELLS else BLOCK
-    with torch.cuda.device(s.device) if s.is_cuda else nullcontext():
+    with on_device(s):
         kernel[(B, triton.cdiv(cells, block))](
             *tensors, T, cells, B // a.shape[0], CONSTANT=a.shape[1] == 1, COMPLEX=s.is_complex(), HAS_START=s0 is not None,
             HAS_RESET=reset is not None, STEPS=STEPS if T > 1 else 1, BLOCK=block, num_warps=block // 32,

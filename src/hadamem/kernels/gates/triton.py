@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._ops import fold_batch, forbid_double_backward, is_plain
+from .._ops import fold_batch, forbid_double_backward, is_plain, on_device
 from .reference import widths
 
 EPS = tl.constexpr(1e-5)
@@ -89,7 +88,7 @@ def backward_kernel(P, DKO, DQO, DVO, DCO, DSO, DP, V: tl.constexpr, K: tl.const
 
 def _launch(kernel: Any, P: Tensor, V: int, K: int, normalize: bool, calibrated: bool, shortcut: bool, *tensors: Tensor) -> None:
     B, T, width = P.shape
-    with torch.cuda.device(P.device) if P.is_cuda else nullcontext():
+    with on_device(P):
         kernel[(B * T,)](P, *tensors, V=V, K=K, WIDTH=width, ETA=sum(widths(V, K, calibrated, shortcut)) - 1,
                          NORMALIZE=normalize, CALIBRATED=calibrated, SHORTCUT=shortcut,
                          BV=triton.next_power_of_2(V), BK=triton.next_power_of_2(K), num_warps=1)

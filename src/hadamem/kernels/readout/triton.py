@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from .._ops import on_device
 
 
 @triton.jit
@@ -43,7 +42,7 @@ def readout_triton(h: Tensor, shortcut: Tensor | None, bias: Tensor | None, weig
     shortcut = None if shortcut is None else shortcut.contiguous()
     y = h.new_empty(B, T, O)
     BO = min(triton.next_power_of_2(O), 32)
-    with torch.cuda.device(h.device) if h.is_cuda else nullcontext():
+    with on_device(h):
         readout_kernel[(B * T, triton.cdiv(O, BO))](
             h, h if shortcut is None else shortcut, h if bias is None else bias, weight, h if out_bias is None else out_bias, y,
             V=V, O=O, EPS=eps, HAS_S=shortcut is not None, HAS_BIAS=bias is not None, HAS_OUT_BIAS=out_bias is not None,

@@ -7,12 +7,11 @@ first of them is taken. It stays sequential in T; sums over channels (the gradie
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import torch
 import triton
 import triton.language as tl
 
+from .._ops import on_device
 from .op import INTERVAL, make_op
 
 CELLS = 128, 4096   # of a program: at least (a warp is kept busy), at most (they fit its registers)
@@ -135,7 +134,7 @@ def _tile(D, N):
 def _launch(kernel, tensors, A, v, N, **options):
     B, T, D = v.shape
     BD, BN, warps, steps = _tile(D, N)
-    with torch.cuda.device(v.device) if v.is_cuda else nullcontext():
+    with on_device(v):
         kernel[(B, triton.cdiv(D, BD))](*tensors, T, D, N, B // A.shape[0], INTERVAL=INTERVAL, STEPS=steps if T > 1 else 1, BD=BD, BN=BN,
                                         num_warps=warps, **options)
 

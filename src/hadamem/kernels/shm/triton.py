@@ -10,7 +10,6 @@ problems, where a launch costs more than the work. Gradients are sums in a fixed
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .._backends import interpreting
+from .._ops import on_device
 from . import triton_gradients as gradients
 from . import triton_kernels as kernels
 from . import triton_limited
@@ -123,7 +123,7 @@ def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
     h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
     checkpoints = v.new_empty(B, -(-T // INTERVAL) + (clip is not None), V, K) if save else v.new_empty(0)
     form = _form(calibration, v.dtype, V)
-    with _on(v):
+    with on_device(v):
         if plan.segments > 1:
             start = _enter(plan, theta, vc, v, k, flags, start, form, reverse=False)
         kernels.forward_kernel[(B * plan.segments, plan.groups)](
@@ -147,7 +147,7 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     plan = plan_backward(B, T, V, K, aligned)
     flags = None if reset is None else reset.contiguous().view(torch.uint8)
     form = _form(calibration, v.dtype, V)
-    with _on(v):
+    with on_device(v):
         limit = find_limit(clip, v, k, checkpoints)
         largest = checkpoints if limit is None else limit.largest      # without a limit it is not looked at
         if plan.segments > 1:
@@ -268,10 +268,6 @@ def _rows(x: Tensor) -> Tensor:
     Places within a batch row are 32-bit numbers in the kernels.
     """
     return x if x.stride(-1) == 1 and x.stride(1) * x.shape[1] < 1 << 31 else x.contiguous()
-
-
-def _on(x: Tensor) -> AbstractContextManager[Any]:
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def _power_of_two(n: int) -> int:
