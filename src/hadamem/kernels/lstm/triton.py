@@ -1,7 +1,7 @@
 """The `triton` backend of the LSTM: one launch per step, each way. `triton_kernels.py` has the kernels.
 
 For sequences with resets inside, which a library cannot run in one call, in CUDA graphs above all, where a launch costs two or three
-microseconds. Without resets cuDNN is faster.
+microseconds. benchmarks/rnn_steps.py compares it with cuDNN, which is taken where there are no resets.
 
 The backward kernel gives the gradients of the gates; those of the weights are one matrix product over all steps.
 """
