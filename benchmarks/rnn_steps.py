@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import hadamem as hm
 from hadamem import kernels
 from hadamem.kernels import _gates
-from rnn_kernel import graph_ms
+from rnn_kernel import attempt, graph_ms
 
 SHAPES = ((32, 64, 256), (20, 104, 256), (10, 208, 256), (64, 101, 64))
 PLANS = [{"R": R, "N": N, "C": C, "num_warps": warps} for R, N, C, warps in
@@ -25,6 +25,8 @@ PLANS = [{"R": R, "N": N, "C": C, "num_warps": warps} for R, N, C, warps in
 
 
 class Layer:
+    """A GRU or LSTM with its inputs, in every way that it can run."""
+
     def __init__(self, kind: str, B: int, T: int, H: int) -> None:
         g = torch.Generator("cuda").manual_seed(0)
         self.kind = kind
@@ -59,13 +61,6 @@ class Layer:
         return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(self.grads(self.kernel), want, strict=True))
 
 
-def tried(call) -> str:
-    try:
-        return f"{call():.3g}"
-    except Exception as error:   # the next variant may work
-        return f"{type(error).__name__}: {error}"[:60].replace("\n", " ")
-
-
 def eager_ms(layer: Layer) -> float:
     for _ in range(3):
         layer.grads(layer.kernel)
@@ -78,13 +73,15 @@ def eager_ms(layer: Layer) -> float:
 
 
 def show(layer: Layer, rep: int) -> None:
-    facts = {"error": layer.error, "masked loop": lambda: graph_ms(lambda: layer.grads(layer.masked_loop), rep),
-             "cuDNN without resets": lambda: graph_ms(lambda: layer.grads(layer.cudnn), rep),
-             "kernel without a graph": lambda: eager_ms(layer)}
-    print(f"{layer.kind} {list(layer.x.shape)}: {', '.join(f'{name} {tried(call)}' for name, call in facts.items())}", flush=True)
+    """Print a line for each way to run the layer; one that fails shows its error."""
+    print(layer.kind, list(layer.x.shape), flush=True)
+    attempt("error", layer.error)
+    attempt("masked loop", lambda: graph_ms(lambda: layer.grads(layer.masked_loop), rep))
+    attempt("cuDNN without resets", lambda: graph_ms(lambda: layer.grads(layer.cudnn), rep))
+    attempt("kernel without a graph", lambda: eager_ms(layer))
     for plan in PLANS:
         _gates.PLAN.update(plan)
-        print(f"    {plan}: {tried(lambda: graph_ms(lambda: layer.grads(layer.kernel), rep))}", flush=True)
+        attempt(f"kernel, {plan}", lambda: graph_ms(lambda: layer.grads(layer.kernel), rep))
     _gates.PLAN.update(PLANS[0])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-PLAN = {"R": 16, "N": 16, "C": 64, "num_warps": 4}     # benchmarks/rnn_kernel.py compares others
+PLAN = {"R": 16, "N": 16, "C": 64, "num_warps": 4}     # benchmarks/rnn_steps.py compares others
 
 
 @triton.jit

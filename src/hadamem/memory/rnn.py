@@ -36,7 +36,8 @@ class _RNN(Memory):
 
     kind: Callable[..., nn.RNNBase]
     state_type: Any
-    op: str     # in `hadamem.kernels`
+    op: str                                     # in `hadamem.kernels`
+    has_kernel: Callable[[torch.dtype, str], bool]      # whether that op has one for a dtype and a kind of device
 
     def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256, *, backend: str = "auto"):
         super().__init__()
@@ -94,7 +95,7 @@ class _RNN(Memory):
         return self._kernel_is_faster(x.dtype, whole)
 
     def _kernel_is_faster(self, dtype: torch.dtype, whole: bool) -> bool:
-        raise NotImplementedError
+        return not whole and self.has_kernel(dtype, "cuda")
 
     def _kernel(self, x: Tensor, state: tuple[Tensor, ...], reset: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         raise NotImplementedError
@@ -155,10 +156,10 @@ class GRU(_RNN):
     float32 that have up to 128 units or in which episodes may end, and "torch" for all else, so always on a CPU.
     """
 
-    kind, state_type, op = nn.GRU, GRUState, "gru"
+    kind, state_type, op, has_kernel = nn.GRU, GRUState, "gru", staticmethod(kernels.gru_has_kernel)
 
     def _kernel_is_faster(self, dtype, whole):
-        return kernels.gru_is_fused(self.memory_size, dtype, "cuda") or (not whole and kernels.gru_has_kernel(dtype, "cuda"))
+        return kernels.gru_is_fused(self.memory_size, dtype, "cuda") or super()._kernel_is_faster(dtype, whole)
 
     def _kernel(self, x, state, reset):
         W_ih, W_hh, b_ih, b_hh = self._weights()
@@ -189,10 +190,7 @@ class LSTM(_RNN):
     float32 in which episodes may end, and "torch" for all else, so always on a CPU.
     """
 
-    kind, state_type, op = nn.LSTM, LSTMState, "lstm"
-
-    def _kernel_is_faster(self, dtype, whole):
-        return not whole and kernels.lstm_has_kernel(dtype, "cuda")
+    kind, state_type, op, has_kernel = nn.LSTM, LSTMState, "lstm", staticmethod(kernels.lstm_has_kernel)
 
     def _kernel(self, x, state, reset):
         W_ih, W_hh, b_ih, b_hh = self._weights()

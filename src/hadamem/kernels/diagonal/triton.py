@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .._backends import interpreting
-from .._ops import on_device
+from .._ops import as_bytes, on_device
 from .op import make_op
 
 STEPS = 8           # loaded at once
@@ -181,7 +181,7 @@ def backward(a, s0, reset, s, ds):
 
 
 def _flags(reset, like):
-    return _reals(like) if reset is None else reset.contiguous().view(torch.uint8)
+    return _reals(like) if reset is None else as_bytes(reset)
 
 
 diagonal_triton = make_op("triton", forward, backward)

@@ -7,11 +7,10 @@ first of them is taken. It stays sequential in T; sums over channels (the gradie
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 
-from .._ops import on_device
+from .._ops import as_bytes, on_device
 from .op import INTERVAL, make_op
 
 CELLS = 128, 4096   # of a program: at least (a warp is kept busy), at most (they fit its registers)
@@ -164,7 +163,7 @@ def backward(delta, A, v, k, q, S0, reset, checkpoints, dh, dS):
 
 
 def _flags(reset, like):
-    return like if reset is None else reset.contiguous().view(torch.uint8)
+    return like if reset is None else as_bytes(reset)
 
 
 selective_triton = make_op("triton", forward, backward)

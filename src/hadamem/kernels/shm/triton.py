@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .._backends import interpreting
-from .._ops import on_device
+from .._ops import as_bytes, on_device
 from . import triton_gradients as gradients
 from . import triton_kernels as kernels
 from . import triton_limited
@@ -119,7 +119,7 @@ def forward(theta, vc, v, k, q, M0, reset, clip, calibration, save):
     plan = plan_forward(B, T, V, K, clip)
     theta, vc, v, k, q = (_rows(x) for x in (v if theta is None else theta, k if vc is None else vc, v, k, q))
     start = None if M0 is None else M0.contiguous()
-    flags = None if reset is None else reset.contiguous().view(torch.uint8)
+    flags = None if reset is None else as_bytes(reset)
     h, M = v.new_empty(B, T, V), v.new_empty(B, V, K)
     checkpoints = v.new_empty(B, -(-T // INTERVAL) + (clip is not None), V, K) if save else v.new_empty(0)
     form = _form(calibration, v.dtype, V)
@@ -145,7 +145,7 @@ def backward(theta, vc, v, k, q, M0, reset, clip, calibration, checkpoints, dh, 
     dh, dM, checkpoints = dh.contiguous(), dM.contiguous(), checkpoints.contiguous()
     aligned = _aligned(theta, vc, v, k, q, dh)
     plan = plan_backward(B, T, V, K, aligned)
-    flags = None if reset is None else reset.contiguous().view(torch.uint8)
+    flags = None if reset is None else as_bytes(reset)
     form = _form(calibration, v.dtype, V)
     with on_device(v):
         limit = find_limit(clip, v, k, checkpoints)
