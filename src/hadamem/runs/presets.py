@@ -136,7 +136,7 @@ PRESETS: dict[str, Preset] = {
         {"steps_per_iteration": 64, "network.memory_size": 32, "network.memory_output_size": 64, "network.hidden_sizes": (256, 256),
          "sac.batch_size": 16, "sac.initial_ent_coef": 0.1, "sac.max_grad_norm": 10.0},
         {"none": {"previous_action": False, "first_step": False, "sac.sequence_length": 1, "sac.batch_size": 256,
-                  "sac.updates_per_step": 1.0, "sac.max_grad_norm": None}, "shm": {"network.memory_options": {}}},
+                  "sac.updates_per_step": 1.0, "sac.max_grad_norm": None}, "shm": {"network.memory_options": {"rotary": True}}},
     )}),
     # The POPGym experiments of the paper, with equal terms for all memories.
     "popgym-fair": Preset(POPGYM, POPGYM_SIZES),
