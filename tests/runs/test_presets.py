@@ -48,8 +48,10 @@ class Mine(hm.SHM):
 
 def test_the_default_preset_has_rotary_rows():
     assert make_config().network.memory_options.items() >= ROTARY.items()
-    for other in ({"memory": "shm-paper"}, {"memory": "shm-release"}, {"agent": "sac", "env": "Wind"}, {"preset": "wind-50-150"},
-                  {"preset": "popgym-fair"}, {"preset": "popgym-release", "memory": "shm"}):
+    for agent in ("sac", "sac-discrete"):
+        assert make_config(agent=agent, env="Wind" if agent == "sac" else "TMaze").network.memory_options["rotary"], agent
+    for other in ({"memory": "shm-paper"}, {"memory": "shm-release"}, {"memory": "shm-paper", "agent": "sac", "env": "Wind"},
+                  {"preset": "wind-50-150"}, {"preset": "popgym-fair"}, {"preset": "popgym-release", "memory": "shm"}):
         assert not make_config(**other).network.memory_options["rotary"], other
 
 
@@ -66,8 +68,9 @@ def test_a_subclass_of_shm_gets_settings_but_no_options(monkeypatch):
     assert "rotary" not in make_config(memory="mine").network.memory_options
 
 
-def test_a_run_from_before_rotary_rows_goes_on_without_them():
-    saved = to_flat(make_config(env="TMaze"))
+@pytest.mark.parametrize("agent", ["ppo", "sac-discrete"])
+def test_a_run_from_before_rotary_rows_goes_on_without_them(agent):
+    saved = to_flat(make_config(env="TMaze", agent=agent))
     saved["network.memory_options"] = {name: x for name, x in saved["network.memory_options"].items() if name not in ROTARY}
-    resumed = make_config(**override(complete(saved, "ppo"), {"total_steps": 10_000}))
+    resumed = make_config(**override(complete(saved, agent), {"total_steps": 10_000}))
     assert resumed.network.memory_options["rotary"] is False
