@@ -85,7 +85,7 @@ class NearWind(Wind):
         self.target = torch.tensor([0.0, 0.1], dtype=self.dtype, device=self.device)
 
 
-@pytest.mark.parametrize(("memory", "least", "most"), [("shm", 5, 12), ("none", 0, 4)])
+@pytest.mark.parametrize(("memory", "least", "most"), [("shm", 5, 12), ("none", 0, 3)])
 def test_a_small_wind_needs_memory(memory, least, most):
     """Twelve steps in held-out winds. Without memory the point is pushed out of the goal again."""
     hm.envs.register_env("test/NearWind", NearWind, {}, "a near goal in the wind")
