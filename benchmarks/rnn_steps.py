@@ -2,14 +2,15 @@
 
     PYTHONPATH=src python benchmarks/rnn_steps.py [--rep 20]
 
-For each (B, T, H), forward and backward of a layer: the kernel with resets inside under several plans, the masked loop of PyTorch's cells
-that took its place, and cuDNN, which cannot reset inside. Then the kernel without a graph. The error is against a float64 loop.
+For each (B, T, H), forward and backward of a layer: the kernel with resets inside (under several plans for the first shape), the masked
+loop of PyTorch's cells that took its place, and cuDNN, which cannot reset inside. The error is against a float64 loop.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from unittest import mock
 
 import torch
 from torch.nn import functional as F
@@ -19,9 +20,10 @@ from hadamem import kernels
 from hadamem.kernels import _gates
 from rnn_kernel import attempt, graph_ms
 
-SHAPES = ((32, 64, 256), (20, 104, 256), (10, 208, 256), (64, 101, 64))
-PLANS = [{"R": R, "N": N, "C": C, "num_warps": warps} for R, N, C, warps in
-         ((16, 16, 64, 4), (16, 16, 128, 4), (16, 16, 32, 4), (16, 16, 64, 8), (32, 16, 64, 4), (16, 32, 64, 4), (16, 16, 64, 2))]
+SHAPES = ((20, 104, 256), (32, 64, 256), (10, 208, 256), (64, 101, 64))
+PLANS = [{"N": N, "S": S, "C": C, "num_warps": 4 * S, "DOT": dot} for N, S, C, dot in
+         ((16, 2, 128, "tf32x3"), (16, 2, 64, "tf32x3"), (8, 2, 128, "tf32x3"), (8, 4, 64, "tf32x3"), (16, 1, 64, "tf32x3"),
+          (16, 2, 128, "tf32"))]
 
 
 class Layer:
@@ -72,17 +74,18 @@ def eager_ms(layer: Layer) -> float:
     return (time.perf_counter() - start) * 200
 
 
-def show(layer: Layer, rep: int) -> None:
+def show(layer: Layer, rep: int, plans: list[dict]) -> None:
     """Print a line for each way to run the layer; one that fails shows its error."""
     print(layer.kind, list(layer.x.shape), flush=True)
-    attempt("error", layer.error)
+    for plan in plans or [_gates.PLAN]:
+        with mock.patch.dict(_gates.PLAN, plan):
+            attempt(f"kernel, {plan}", lambda: graph_ms(lambda: layer.grads(layer.kernel), rep))
+            attempt("    error", layer.error)
+    with mock.patch.object(_gates, "OVERLAP", False):
+        attempt("kernel, steps that do not overlap", lambda: graph_ms(lambda: layer.grads(layer.kernel), rep))
+    attempt("kernel without a graph", lambda: eager_ms(layer))
     attempt("masked loop", lambda: graph_ms(lambda: layer.grads(layer.masked_loop), rep))
     attempt("cuDNN without resets", lambda: graph_ms(lambda: layer.grads(layer.cudnn), rep))
-    attempt("kernel without a graph", lambda: eager_ms(layer))
-    for plan in PLANS:
-        _gates.PLAN.update(plan)
-        attempt(f"kernel, {plan}", lambda: graph_ms(lambda: layer.grads(layer.kernel), rep))
-    _gates.PLAN.update(PLANS[0])
 
 
 def main() -> None:
@@ -92,7 +95,7 @@ def main() -> None:
     print(torch.cuda.get_device_name(), "ms, forward + backward", flush=True)
     for kind in ("gru", "lstm"):
         for shape in SHAPES:
-            show(Layer(kind, *shape), rep)
+            show(Layer(kind, *shape), rep, PLANS if shape == SHAPES[0] else [])
 
 
 if __name__ == "__main__":

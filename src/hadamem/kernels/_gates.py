@@ -1,14 +1,42 @@
 """Triton functions for recurrent layers that launch one kernel per step: the products with the recurrent weights.
 
-A program has N units of R batch rows. It multiplies their whole state of H numbers with its part of the weights, C columns at a time.
+A program has N units of R batch rows, and multiplies the whole state of these rows with its part of the weights. Every gate's product is
+cut into S parts, and every warp has one of these, C numbers of the state at a time; a layer with three gates has a fourth of zeros.
+
+Where the GPU can, a step is launched while the one before still runs (programmatic dependent launch): it loads its first weights and then
+waits for the other. The first step of a sequence is launched as usual, so that whatever wrote the weights has ended by then.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
 
-PLAN = {"R": 16, "N": 16, "C": 64, "num_warps": 4}     # benchmarks/rnn_steps.py compares others
+from ._backends import interpreting
+
+# benchmarks/rnn_steps.py compares others. DOT: the products on tensor cores, each in three, which keep all but the last digit of float32.
+PLAN = {"R": 16, "N": 16, "S": 2, "C": 128, "DOT": "tf32x3", "num_warps": 8}
+OVERLAP = True
+
+
+def plan(like: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Options for launches on the device of `like`: for the first step, and for the steps after it."""
+    part = triton.next_power_of_2(triton.cdiv(like.shape[-1], PLAN["S"]))
+    first = PLAN | {"C": min(PLAN["C"], max(16, part)), "OVERLAP": False}
+    if torch.version.hip:
+        first["DOT"] = "ieee"
+    if not OVERLAP or interpreting() or torch.version.hip or torch.cuda.get_device_capability(like.device) < (9, 0):
+        return first, first
+    return first, first | {"OVERLAP": True, "launch_pdl": True}
+
+
+def grid(groups: int, rows: int, H: int) -> tuple[int, int]:
+    """The programs for `groups` weights of `rows` batch rows each."""
+    return triton.cdiv(H, PLAN["N"]), groups * triton.cdiv(rows, PLAN["R"])
 
 
 @triton.jit
@@ -21,9 +49,11 @@ def place(rows, H, R: tl.constexpr, N: tl.constexpr):
     return group * rows + r, r < rows, i, i < H, group
 
 
-def grid(groups: int, rows: int, H: int) -> tuple[int, int]:
-    """The programs for `groups` weights of `rows` batch rows each."""
-    return triton.cdiv(H, PLAN["N"]), groups * triton.cdiv(rows, PLAN["R"])
+@triton.jit
+def take_turn():
+    """Wait until the step before is done; then let the next one start, which waits here in turn."""
+    tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
@@ -33,18 +63,35 @@ def numbers(X, at, ok, fresh):
 
 
 @triton.jit
-def forward_tile(W, i, i_ok, k, k_ok, H):
-    """The weights from columns k to rows i, [K, N]."""
-    return tl.load(W + i[None, :] * H + k[:, None], mask=i_ok[None, :] & k_ok[:, None], other=0.0)
+def parts(S: tl.constexpr, C: tl.constexpr):
+    """The gate [4S] of every part, and the C numbers of the state that it begins with [4S, C]."""
+    part = tl.arange(0, 4 * S)
+    return part // S, (part % S * C)[:, None] + tl.arange(0, C)[None, :]
 
 
 @triton.jit
-def backward_tile(W, i, i_ok, k, k_ok, H):
-    """The weights from rows k to columns i, [K, N]: the transposed ones."""
-    return tl.load(W + k[:, None] * H + i[None, :], mask=i_ok[None, :] & k_ok[:, None], other=0.0)
+def tiles(W, gate, k, i, i_ok, H, GATES: tl.constexpr, BACK: tl.constexpr):
+    """[4S, C, N]: every gate's weights from state numbers k [4S, C] to units i [N]; with BACK from gates k to state numbers i."""
+    ok = ((k < H) & (gate < GATES)[:, None])[:, :, None] & i_ok[None, None, :]
+    if BACK:
+        at = k[:, :, None] * H + i[None, None, :]
+    else:
+        at = k[:, :, None] + i[None, None, :] * H
+    return tl.load(W + gate[:, None, None] * (H * H) + at, mask=ok, other=0.0)
 
 
 @triton.jit
-def times(x, W):
-    """x [R, K] W [K, N] in full float32."""
-    return tl.dot(x, W, input_precision="ieee")
+def states(X, at, k, b_ok, fresh, H):
+    """[4S, R, C]: numbers k [4S, C] of X, for rows that begin at `at` [4S or 1, R]; 0 for rows that do not exist or are fresh."""
+    ok = (b_ok & (fresh == 0))[None, :, None] & (k < H)[:, None, :]
+    return tl.load(X + at[:, :, None] + k[:, None, :], mask=ok, other=0.0)
+
+
+@triton.jit
+def by_gate(total, S: tl.constexpr, R: tl.constexpr, N: tl.constexpr):
+    """The four gates [R, N] of `total` [4S, R, N]."""
+    x = tl.sum(tl.reshape(total, (4, S, R, N)), axis=1)
+    even, odd = tl.split(tl.reshape(tl.permute(x, (1, 2, 0)), (R, N, 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth

@@ -5,13 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .._gates import backward_tile, forward_tile, numbers, place, times
+from .._gates import by_gate, numbers, parts, place, states, take_turn, tiles
 from .triton_kernels import _tanh
 
 
 @triton.jit(do_not_specialize=["t", "T", "rows"])
-def forward_step(GI, WW, BB, START, RESET, HH, SAVED, t, T, rows, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
-                 FIRST: tl.constexpr, HAS_START: tl.constexpr, HAS_RESET: tl.constexpr, SAVE: tl.constexpr):
+def forward_step(GI, WW, BB, START, RESET, HH, SAVED, t, T, rows, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
+                 C: tl.constexpr, DOT: tl.constexpr, OVERLAP: tl.constexpr, FIRST: tl.constexpr, HAS_START: tl.constexpr,
+                 HAS_RESET: tl.constexpr, SAVE: tl.constexpr):
     """Step t. Tensors as in `triton_kernels.forward_kernel`, but WW [G, 3H, H]."""
     b, b_ok, i, i_ok, group = place(rows, H, R, N)
     W = WW + group * (3 * H * H)
@@ -19,9 +20,12 @@ def forward_step(GI, WW, BB, START, RESET, HH, SAVED, t, T, rows, H: tl.constexp
     fresh = tl.zeros((R,), tl.int32)
     if HAS_RESET:
         fresh = tl.load(RESET + b * T + t, mask=b_ok, other=0).to(tl.int32)
-    r = tl.zeros((R, N), tl.float32)
-    z = tl.zeros((R, N), tl.float32)
-    a = tl.zeros((R, N), tl.float32)
+    bias = BB + group * (3 * H) + i
+    gi = GI + (b * T + t)[:, None] * (3 * H) + i[None, :]
+    r = tl.load(gi, mask=ok, other=0.0) + tl.load(bias, mask=i_ok, other=0.0)[None, :]
+    z = tl.load(gi + H, mask=ok, other=0.0) + tl.load(bias + H, mask=i_ok, other=0.0)[None, :]
+    x_n = tl.load(gi + 2 * H, mask=ok, other=0.0)
+    a = tl.zeros((R, N), tl.float32) + tl.load(bias + 2 * H, mask=i_ok, other=0.0)[None, :]
     h = tl.zeros((R, N), tl.float32)
     if not FIRST or HAS_START:
         BEFORE = START
@@ -29,20 +33,24 @@ def forward_step(GI, WW, BB, START, RESET, HH, SAVED, t, T, rows, H: tl.constexp
         if not FIRST:
             BEFORE = HH
             at = (b * T + t - 1) * H
-        for start in range(0, H, C):
-            k = start + tl.arange(0, C)
-            k_ok = k < H
-            x = numbers(BEFORE, at[:, None] + k[None, :], b_ok[:, None] & k_ok[None, :], fresh)
-            r += times(x, forward_tile(W, i, i_ok, k, k_ok, H))
-            z += times(x, forward_tile(W + H * H, i, i_ok, k, k_ok, H))
-            a += times(x, forward_tile(W + 2 * H * H, i, i_ok, k, k_ok, H))
+        gate, k = parts(S, C)
+        weights = tiles(W, gate, k, i, i_ok, H, 3, False)
+        total = tl.zeros((4 * S, R, N), tl.float32)
+        if OVERLAP:
+            take_turn()
+        for _ in range(0, H, S * C):
+            x = states(BEFORE, at[None, :], k, b_ok, fresh, H)
+            total = tl.dot(x, weights, total, input_precision=DOT)
+            k += S * C
+            weights = tiles(W, gate, k, i, i_ok, H, 3, False)
         h = numbers(BEFORE, at[:, None] + i[None, :], ok, fresh)
-    bias = BB + group * (3 * H) + i
-    gi = GI + (b * T + t)[:, None] * (3 * H) + i[None, :]
-    r = tl.sigmoid(r + (tl.load(gi, mask=ok, other=0.0) + tl.load(bias, mask=i_ok, other=0.0)[None, :]))
-    z = tl.sigmoid(z + (tl.load(gi + H, mask=ok, other=0.0) + tl.load(bias + H, mask=i_ok, other=0.0)[None, :]))
-    a += tl.load(bias + 2 * H, mask=i_ok, other=0.0)[None, :]
-    n = _tanh(tl.load(gi + 2 * H, mask=ok, other=0.0) + r * a)
+        h_r, h_z, h_n, _ = by_gate(total, S, R, N)
+        r += h_r
+        z += h_z
+        a += h_n
+    r = tl.sigmoid(r)
+    z = tl.sigmoid(z)
+    n = _tanh(x_n + r * a)
     if SAVE:
         saved = SAVED + (b * T + t)[:, None] * (5 * H) + i[None, :]
         tl.store(saved, r, mask=ok)
@@ -54,8 +62,9 @@ def forward_step(GI, WW, BB, START, RESET, HH, SAVED, t, T, rows, H: tl.constexp
 
 
 @triton.jit(do_not_specialize=["t", "T", "rows"])
-def backward_step(WW, RESET, SAVED, DH, DG, CARRY, t, T, rows, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
-                  LAST: tl.constexpr, FINAL: tl.constexpr, HAS_RESET: tl.constexpr):
+def backward_step(WW, RESET, SAVED, DH, DG, CARRY, t, T, rows, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
+                  C: tl.constexpr, DOT: tl.constexpr, OVERLAP: tl.constexpr, LAST: tl.constexpr, FINAL: tl.constexpr,
+                  HAS_RESET: tl.constexpr):
     """Step t, after step t + 1. Tensors as in `triton_kernels.backward_kernel`, but WW [G, 3H, H]. FINAL: t = -1, the state at the start.
 
     CARRY [B, H] takes the part of h's gradient that bypasses the gates from step to step, and is the gradient of h0 at the end.
@@ -63,36 +72,38 @@ def backward_step(WW, RESET, SAVED, DH, DG, CARRY, t, T, rows, H: tl.constexpr, 
     b, b_ok, i, i_ok, group = place(rows, H, R, N)
     W = WW + group * (3 * H * H)
     ok = b_ok[:, None] & i_ok[None, :]
-    carry = CARRY + b[:, None] * H + i[None, :]
+    own = b[:, None] * H + i[None, :]
     g = tl.zeros((R, N), tl.float32)
-    if not LAST:
-        fresh = tl.zeros((R,), tl.int32)
-        if HAS_RESET:
-            fresh = tl.load(RESET + b * T + t + 1, mask=b_ok, other=0).to(tl.int32)
-        at = (b * T + t + 1) * (4 * H)
-        for start in range(0, H, C):
-            k = start + tl.arange(0, C)
-            k_ok = k < H
-            where = at[:, None] + k[None, :]
-            there = b_ok[:, None] & k_ok[None, :]
-            g += times(numbers(DG, where, there, fresh), backward_tile(W, i, i_ok, k, k_ok, H))
-            g += times(numbers(DG, where + H, there, fresh), backward_tile(W + H * H, i, i_ok, k, k_ok, H))
-            g += times(numbers(DG, where + 3 * H, there, fresh), backward_tile(W + 2 * H * H, i, i_ok, k, k_ok, H))
-        g += tl.where(fresh[:, None] != 0, 0.0, tl.load(carry, mask=ok, other=0.0))
-    if FINAL:
-        tl.store(carry, g, mask=ok)
-    else:
+    if not FINAL:
+        g = tl.load(DH + (b * T + t)[:, None] * H + i[None, :], mask=ok, other=0.0)
         saved = SAVED + (b * T + t)[:, None] * (5 * H) + i[None, :]
         r = tl.load(saved, mask=ok, other=0.0)
         z = tl.load(saved + H, mask=ok, other=0.0)
         n = tl.load(saved + 2 * H, mask=ok, other=0.0)
         a = tl.load(saved + 3 * H, mask=ok, other=0.0)
         before = tl.load(saved + 4 * H, mask=ok, other=0.0)
-        g += tl.load(DH + (b * T + t)[:, None] * H + i[None, :], mask=ok, other=0.0)
+    if not LAST:
+        fresh = tl.zeros((R,), tl.int32)
+        if HAS_RESET:
+            fresh = tl.load(RESET + b * T + t + 1, mask=b_ok, other=0).to(tl.int32)
+        gate, k = parts(S, C)
+        at = ((b * T + t + 1) * (4 * H))[None, :] + (tl.where(gate == 2, 3, gate) * H)[:, None]     # r, z, and the gradient of a
+        weights = tiles(W, gate, k, i, i_ok, H, 3, True)
+        total = tl.zeros((4 * S, R, N), tl.float32)
+        if OVERLAP:
+            take_turn()
+        for _ in range(0, H, S * C):
+            total = tl.dot(states(DG, at, k, b_ok, fresh, H), weights, total, input_precision=DOT)
+            k += S * C
+            weights = tiles(W, gate, k, i, i_ok, H, 3, True)
+        g += tl.sum(total, axis=0) + numbers(CARRY, own, ok, fresh)
+    if FINAL:
+        tl.store(CARRY + own, g, mask=ok)
+    else:
         d_n = g * (1.0 - z) * (1.0 - n * n)
         to = DG + (b * T + t)[:, None] * (4 * H) + i[None, :]
         tl.store(to, d_n * a * (r * (1.0 - r)), mask=ok)
         tl.store(to + H, g * (z * (1.0 - z)) * (before - n), mask=ok)
         tl.store(to + 2 * H, d_n, mask=ok)
         tl.store(to + 3 * H, d_n * r, mask=ok)
-        tl.store(carry, g * z, mask=ok)
+        tl.store(CARRY + own, g * z, mask=ok)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .._gates import PLAN, grid
+from .._gates import grid, plan
 from .step_kernels import backward_step, forward_step
 
 
@@ -17,10 +17,10 @@ def forward(gi: Tensor, W: Tensor, b: Tensor, start: Tensor | None, reset: Tenso
     B, T, H = h.shape
     rows = B // W.shape[0]
     tensors = (gi, W, b, h if start is None else start, h if reset is None else reset, h, h if saved is None else saved)
-    launch = forward_step[grid(W.shape[0], rows, H)]
+    launch, (first, later) = forward_step[grid(W.shape[0], rows, H)], plan(h)
     for t in range(T):
         launch(*tensors, t, T, rows, H=H, FIRST=t == 0, HAS_START=start is not None, HAS_RESET=reset is not None, SAVE=saved is not None,
-               **PLAN)
+               **(first if t == 0 else later))
 
 
 def backward(W: Tensor, reset: Tensor | None, saved: Tensor, dh: Tensor, dgates: Tensor, dh0: Tensor) -> None:
@@ -28,6 +28,7 @@ def backward(W: Tensor, reset: Tensor | None, saved: Tensor, dh: Tensor, dgates:
     B, T, H = dh.shape
     rows = B // W.shape[0]
     tensors = (W, dh if reset is None else reset, saved, dh, dgates, dh0)
-    launch = backward_step[grid(W.shape[0], rows, H)]
+    launch, (first, later) = backward_step[grid(W.shape[0], rows, H)], plan(dh)
     for t in range(T - 1, -2, -1):
-        launch(*tensors, t, T, rows, H=H, LAST=t == T - 1, FINAL=t == -1, HAS_RESET=reset is not None, **PLAN)
+        launch(*tensors, t, T, rows, H=H, LAST=t == T - 1, FINAL=t == -1, HAS_RESET=reset is not None,
+               **(first if t == T - 1 else later))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._gates import PLAN, grid
+from .._gates import grid, plan
 from .._ops import as_bytes, fold_batch, forbid_double_backward, forbid_forward_mode, is_plain, needs_grad, on_device
 from .triton_kernels import backward_step, forward_step
 
@@ -27,11 +27,11 @@ def forward(gi: Tensor, W: Tensor, h0: Tensor | None, c0: Tensor | None, reset: 
     saved = gi.new_empty((B, T, 6 * H) if save else (0,))
     tensors = (gi.contiguous(), W.contiguous(), h if h0 is None else h0.contiguous(), h if c0 is None else c0.contiguous(),
                h if reset is None else as_bytes(reset), h, c, saved if save else h)
-    launch = forward_step[grid(W.shape[0], rows, H)]
+    launch, (first, later) = forward_step[grid(W.shape[0], rows, H)], plan(h)
     with on_device(gi):
         for t in range(T):
             launch(*tensors, t, T, rows, H=H, FIRST=t == 0, HAS_H=h0 is not None, HAS_C=c0 is not None, HAS_RESET=reset is not None,
-                   SAVE=save, **PLAN)
+                   SAVE=save, **(first if t == 0 else later))
     return h, c, saved
 
 
@@ -42,10 +42,11 @@ def backward(W: Tensor, reset: Tensor | None, saved: Tensor, dh: Tensor, dc: Ten
     dgates, dh0, carry = dh.new_empty(B, T, 4 * H), dh.new_empty(B, H), dh.new_empty(B, H)
     tensors = (W.contiguous(), dh if reset is None else as_bytes(reset), saved, dh.contiguous(), dh if dc is None else dc.contiguous(),
                dgates, dh0, carry)
-    launch = backward_step[grid(G, rows, H)]
+    launch, (first, later) = backward_step[grid(G, rows, H)], plan(dh)
     with on_device(dh):
         for t in range(T - 1, -2, -1):
-            launch(*tensors, t, T, rows, H=H, LAST=t == T - 1, FINAL=t == -1, HAS_C=dc is not None, HAS_RESET=reset is not None, **PLAN)
+            launch(*tensors, t, T, rows, H=H, LAST=t == T - 1, FINAL=t == -1, HAS_C=dc is not None, HAS_RESET=reset is not None,
+                   **(first if t == T - 1 else later))
     before = saved.view(G, -1, 6 * H)[..., 5 * H:]           # the h that a step started from
     return dgates, torch.bmm(dgates.view(G, -1, 4 * H).mT, before), dh0, carry
 

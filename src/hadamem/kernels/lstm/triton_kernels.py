@@ -5,13 +5,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .._gates import backward_tile, forward_tile, numbers, place, times
+from .._gates import by_gate, numbers, parts, place, states, take_turn, tiles
 from ..gru.triton_kernels import _tanh
 
 
 @triton.jit(do_not_specialize=["t", "T", "rows"])
-def forward_step(GI, WW, H0, C0, RESET, HH, CC, SAVED, t, T, rows, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
-                 FIRST: tl.constexpr, HAS_H: tl.constexpr, HAS_C: tl.constexpr, HAS_RESET: tl.constexpr, SAVE: tl.constexpr):
+def forward_step(GI, WW, H0, C0, RESET, HH, CC, SAVED, t, T, rows, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
+                 C: tl.constexpr, DOT: tl.constexpr, OVERLAP: tl.constexpr, FIRST: tl.constexpr, HAS_H: tl.constexpr, HAS_C: tl.constexpr,
+                 HAS_RESET: tl.constexpr, SAVE: tl.constexpr):
     """Step t. GI [B, T, 4H], WW [G, 4H, H], H0 and C0 [B, H], RESET [B, T] -> HH [B, T, H], CC [B, H], SAVED [B, T, 6H].
 
     `rows` consecutive batch rows share weights. SAVED: i, f, g, o, and the c and h that the step started from. CC carries c.
@@ -22,10 +23,11 @@ def forward_step(GI, WW, H0, C0, RESET, HH, CC, SAVED, t, T, rows, H: tl.constex
     fresh = tl.zeros((R,), tl.int32)
     if HAS_RESET:
         fresh = tl.load(RESET + b * T + t, mask=b_ok, other=0).to(tl.int32)
-    i = tl.zeros((R, N), tl.float32)
-    f = tl.zeros((R, N), tl.float32)
-    g = tl.zeros((R, N), tl.float32)
-    o = tl.zeros((R, N), tl.float32)
+    gi = GI + (b * T + t)[:, None] * (4 * H) + u[None, :]
+    i = tl.load(gi, mask=ok, other=0.0)
+    f = tl.load(gi + H, mask=ok, other=0.0)
+    g = tl.load(gi + 2 * H, mask=ok, other=0.0)
+    o = tl.load(gi + 3 * H, mask=ok, other=0.0)
     h = tl.zeros((R, N), tl.float32)
     if not FIRST or HAS_H:
         BEFORE = H0
@@ -33,15 +35,22 @@ def forward_step(GI, WW, H0, C0, RESET, HH, CC, SAVED, t, T, rows, H: tl.constex
         if not FIRST:
             BEFORE = HH
             at = (b * T + t - 1) * H
-        for start in range(0, H, C):
-            k = start + tl.arange(0, C)
-            k_ok = k < H
-            x = numbers(BEFORE, at[:, None] + k[None, :], b_ok[:, None] & k_ok[None, :], fresh)
-            i += times(x, forward_tile(W, u, u_ok, k, k_ok, H))
-            f += times(x, forward_tile(W + H * H, u, u_ok, k, k_ok, H))
-            g += times(x, forward_tile(W + 2 * H * H, u, u_ok, k, k_ok, H))
-            o += times(x, forward_tile(W + 3 * H * H, u, u_ok, k, k_ok, H))
+        gate, k = parts(S, C)
+        weights = tiles(W, gate, k, u, u_ok, H, 4, False)
+        total = tl.zeros((4 * S, R, N), tl.float32)
+        if OVERLAP:
+            take_turn()
+        for _ in range(0, H, S * C):
+            x = states(BEFORE, at[None, :], k, b_ok, fresh, H)
+            total = tl.dot(x, weights, total, input_precision=DOT)
+            k += S * C
+            weights = tiles(W, gate, k, u, u_ok, H, 4, False)
         h = numbers(BEFORE, at[:, None] + u[None, :], ok, fresh)
+        h_i, h_f, h_g, h_o = by_gate(total, S, R, N)
+        i += h_i
+        f += h_f
+        g += h_g
+        o += h_o
     own = b[:, None] * H + u[None, :]
     c = tl.zeros((R, N), tl.float32)
     if FIRST:
@@ -49,11 +58,10 @@ def forward_step(GI, WW, H0, C0, RESET, HH, CC, SAVED, t, T, rows, H: tl.constex
             c = numbers(C0, own, ok, fresh)
     else:
         c = numbers(CC, own, ok, fresh)
-    gi = GI + (b * T + t)[:, None] * (4 * H) + u[None, :]
-    i = tl.sigmoid(i + tl.load(gi, mask=ok, other=0.0))
-    f = tl.sigmoid(f + tl.load(gi + H, mask=ok, other=0.0))
-    g = _tanh(g + tl.load(gi + 2 * H, mask=ok, other=0.0))
-    o = tl.sigmoid(o + tl.load(gi + 3 * H, mask=ok, other=0.0))
+    i = tl.sigmoid(i)
+    f = tl.sigmoid(f)
+    g = _tanh(g)
+    o = tl.sigmoid(o)
     if SAVE:
         saved = SAVED + (b * T + t)[:, None] * (6 * H) + u[None, :]
         tl.store(saved, i, mask=ok)
@@ -68,8 +76,9 @@ def forward_step(GI, WW, H0, C0, RESET, HH, CC, SAVED, t, T, rows, H: tl.constex
 
 
 @triton.jit(do_not_specialize=["t", "T", "rows"])
-def backward_step(WW, RESET, SAVED, DH, DC, DG, D_H0, CARRY, t, T, rows, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, C: tl.constexpr,
-                  LAST: tl.constexpr, FINAL: tl.constexpr, HAS_C: tl.constexpr, HAS_RESET: tl.constexpr):
+def backward_step(WW, RESET, SAVED, DH, DC, DG, D_H0, CARRY, t, T, rows, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, S: tl.constexpr,
+                  C: tl.constexpr, DOT: tl.constexpr, OVERLAP: tl.constexpr, LAST: tl.constexpr, FINAL: tl.constexpr, HAS_C: tl.constexpr,
+                  HAS_RESET: tl.constexpr):
     """Step t, after step t + 1. DH [B, T, H], DC [B, H] -> DG [B, T, 4H], D_H0 [B, H]. FINAL: t = -1, the state at the start.
 
     DG: the gradients of what goes into the gates. CARRY [B, H] takes c's gradient from step to step, and is that of c0 at the end.
@@ -80,6 +89,14 @@ def backward_step(WW, RESET, SAVED, DH, DC, DG, D_H0, CARRY, t, T, rows, H: tl.c
     own = b[:, None] * H + u[None, :]
     dh = tl.zeros((R, N), tl.float32)
     dc = tl.zeros((R, N), tl.float32)
+    if not FINAL:
+        dh = tl.load(DH + (b * T + t)[:, None] * H + u[None, :], mask=ok, other=0.0)
+        saved = SAVED + (b * T + t)[:, None] * (6 * H) + u[None, :]
+        i = tl.load(saved, mask=ok, other=0.0)
+        f = tl.load(saved + H, mask=ok, other=0.0)
+        g = tl.load(saved + 2 * H, mask=ok, other=0.0)
+        o = tl.load(saved + 3 * H, mask=ok, other=0.0)
+        before = tl.load(saved + 4 * H, mask=ok, other=0.0)
     if LAST:
         if HAS_C:
             dc = tl.load(DC + own, mask=ok, other=0.0)
@@ -87,28 +104,22 @@ def backward_step(WW, RESET, SAVED, DH, DC, DG, D_H0, CARRY, t, T, rows, H: tl.c
         fresh = tl.zeros((R,), tl.int32)
         if HAS_RESET:
             fresh = tl.load(RESET + b * T + t + 1, mask=b_ok, other=0).to(tl.int32)
-        at = (b * T + t + 1) * (4 * H)
-        for start in range(0, H, C):
-            k = start + tl.arange(0, C)
-            k_ok = k < H
-            where = at[:, None] + k[None, :]
-            there = b_ok[:, None] & k_ok[None, :]
-            dh += times(numbers(DG, where, there, fresh), backward_tile(W, u, u_ok, k, k_ok, H))
-            dh += times(numbers(DG, where + H, there, fresh), backward_tile(W + H * H, u, u_ok, k, k_ok, H))
-            dh += times(numbers(DG, where + 2 * H, there, fresh), backward_tile(W + 2 * H * H, u, u_ok, k, k_ok, H))
-            dh += times(numbers(DG, where + 3 * H, there, fresh), backward_tile(W + 3 * H * H, u, u_ok, k, k_ok, H))
+        gate, k = parts(S, C)
+        at = ((b * T + t + 1) * (4 * H))[None, :] + (gate * H)[:, None]
+        weights = tiles(W, gate, k, u, u_ok, H, 4, True)
+        total = tl.zeros((4 * S, R, N), tl.float32)
+        if OVERLAP:
+            take_turn()
+        for _ in range(0, H, S * C):
+            total = tl.dot(states(DG, at, k, b_ok, fresh, H), weights, total, input_precision=DOT)
+            k += S * C
+            weights = tiles(W, gate, k, u, u_ok, H, 4, True)
+        dh += tl.sum(total, axis=0)
         dc = numbers(CARRY, own, ok, fresh)
     if FINAL:
         tl.store(D_H0 + own, dh, mask=ok)
     else:
-        saved = SAVED + (b * T + t)[:, None] * (6 * H) + u[None, :]
-        i = tl.load(saved, mask=ok, other=0.0)
-        f = tl.load(saved + H, mask=ok, other=0.0)
-        g = tl.load(saved + 2 * H, mask=ok, other=0.0)
-        o = tl.load(saved + 3 * H, mask=ok, other=0.0)
-        before = tl.load(saved + 4 * H, mask=ok, other=0.0)
         out = _tanh(f * before + i * g)
-        dh += tl.load(DH + (b * T + t)[:, None] * H + u[None, :], mask=ok, other=0.0)
         dc += dh * o * (1.0 - out * out)
         to = DG + (b * T + t)[:, None] * (4 * H) + u[None, :]
         tl.store(to, dc * g * (i * (1.0 - i)), mask=ok)
