@@ -19,7 +19,7 @@ from torch import Tensor
 from ._backends import interpreting
 
 # benchmarks/rnn_steps.py compares others. DOT: the products on tensor cores, each in three, which keep all but the last digit of float32.
-PLAN = {"R": 16, "N": 16, "S": 2, "C": 128, "DOT": "tf32x3", "num_warps": 8}
+PLAN = {"R": 16, "N": 8, "S": 2, "C": 128, "DOT": "tf32x3", "num_warps": 8}
 OVERLAP = True
 
 
