@@ -19,7 +19,9 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     **{name: {"network.memory_options": {"rotary": True, option: value}} for name, option, value in (
         ("rotary-keys", "rotary_keys", True), ("calibration-none", "calibration", "none"), ("rows-per-step", "row_mode", "step"),
         ("neural-theta", "calibration", "neural_theta"))},
-    "rows-per-episode": {"network.memory_options": {"rotary": False, "row_mode": "episode"}},      # cannot turn: compare with no-rotary
+    **{name: {"network.memory_options": {"rotary": False, option: value}} for name, option, value in (      # compare with no-rotary
+        ("rows-per-episode", "row_mode", "episode"), ("no-rotary-calibration-none", "calibration", "none"),
+        ("no-rotary-rows-per-step", "row_mode", "step"))},
     **{f"lambda-{gae_lambda}": {"ppo.gae_lambda": gae_lambda} for gae_lambda in (0.0, 0.6, 0.95)},
     "rotary-gamma-0.8": {"ppo.gamma": 0.8, "ppo.gae_lambda": 0.8},
     **{f"entropy-{ent_coef}": {"ppo.ent_coef": ent_coef} for ent_coef in (0.003, 0.1)},
