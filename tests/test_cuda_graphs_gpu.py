@@ -1,11 +1,12 @@
-"""Calls that cannot be captured: they are returned as they are, and the failed capture has no effect on later work."""
+"""Captured calls, and those that cannot be captured: they are returned as they are, and the failed capture has no effect on later work."""
 
 import gc
 
 import pytest
 import torch
 
-from hadamem.cuda_graphs import capture
+import hadamem as hm
+from hadamem.cuda_graphs import capture, planned
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda")
@@ -82,3 +83,28 @@ def test_memory_goes_back_to_the_device_after_a_failure():
     gc.collect()
     torch.cuda.empty_cache()
     assert torch.cuda.memory_reserved() - before < 1 << 26
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_recurrent_layer_takes_its_kernel_in_a_graph(kind):
+    """Whole sequences, which cuDNN runs elsewhere: the same outputs and gradients."""
+    memory = hm.make_memory(kind, 12, memory_size=160).to(DEVICE)
+    x, out, grad = (torch.randn(5, 33, size, device=DEVICE) for size in (12, 160, 12))
+    x.requires_grad_()
+    seen = []
+
+    def call():
+        seen.append(memory._has_kernel(x, whole=True))
+        y, _ = memory(x)
+        out.copy_(y.detach())
+        grad.copy_(torch.autograd.grad(y.cos().sum(), x)[0])
+
+    assert not planned()
+    call()
+    want = out.clone(), grad.clone()
+    replay = capture(call, DEVICE)
+    assert not planned()
+    assert seen == [False, True, True, True]
+    out.zero_(), grad.zero_()
+    replay()
+    torch.testing.assert_close((out, grad), want, rtol=1e-3, atol=1e-3)      # cuDNN may use TF32

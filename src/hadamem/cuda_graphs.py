@@ -17,7 +17,13 @@ from typing import Any
 
 import torch
 
+_planned = False
 _broken: list[torch.cuda.CUDAGraph] = []    # kept for ever: torch's allocator of pinned memory still asks them which streams they capture
+
+
+def planned() -> bool:
+    """Whether the present call is one that `capture` makes a graph of, in which launches cost little. True while it warms up, too."""
+    return _planned
 
 
 def capture(call: Callable[[], None], device: torch.device, warm_up: int = 2) -> Callable[[], None]:
@@ -27,8 +33,18 @@ def capture(call: Callable[[], None], device: torch.device, warm_up: int = 2) ->
     """
     if device.type != "cuda":
         return call
-    with torch.cuda.device(device):
+    with torch.cuda.device(device), _plan():
         return _capture(call, device, warm_up)
+
+
+@contextlib.contextmanager
+def _plan() -> Iterator[None]:
+    global _planned
+    before, _planned = _planned, True
+    try:
+        yield
+    finally:
+        _planned = before
 
 
 def _capture(call: Callable[[], None], device: torch.device, warm_up: int) -> Callable[[], None]:

@@ -1,10 +1,10 @@
 """GRU and LSTM behind the memory interface, on fused kernels even when episodes end inside a sequence.
 
 On a GPU, sequences of a GRU with up to 128 units run in `kernels.gru`, and so do those of any GRU or LSTM (`kernels.lstm`) in which
-episodes may end. Everything else runs in PyTorch's kernels, and these cannot reset a state in the middle. Eagerly, a sequence with resets
-is cut into episodes, each a row of one packed call; without resets inside it is one plain call. Under torch.compile or graph capture the
-positions of resets cannot be read, so the cell runs step by step with a masked state, unless the hint `resets_only_at_start` says that only
-the first step can open an episode.
+episodes may end, or which have more units and become part of a CUDA graph. Everything else runs in PyTorch's kernels, and these cannot
+reset a state in the middle. Eagerly, a sequence with resets is cut into episodes, each a row of one packed call; without resets inside it
+is one plain call. Under torch.compile or graph capture the positions of resets cannot be read, so the cell runs step by step with a masked
+state, unless the hint `resets_only_at_start` says that only the first step can open an episode.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from .. import kernels
+from ..cuda_graphs import planned
 from .base import Memory, check_backend, check_size, check_state
 from .inspection import Shown
 
@@ -95,7 +96,8 @@ class _RNN(Memory):
         return self._kernel_is_faster(x.dtype, whole)
 
     def _kernel_is_faster(self, dtype: torch.dtype, whole: bool) -> bool:
-        return not whole and self.has_kernel(dtype, "cuda")
+        """A kernel for each step is faster than cuDNN in a CUDA graph alone, and not for a small layer, all steps of which cuDNN joins."""
+        return (not whole or (self.memory_size > 128 and planned())) and self.has_kernel(dtype, "cuda")
 
     def _kernel(self, x: Tensor, state: tuple[Tensor, ...], reset: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         raise NotImplementedError
@@ -153,7 +155,8 @@ class GRU(_RNN):
     """Gated recurrent unit: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size.
 
     backend: of `hm.kernels.gru`, or "torch" for PyTorch's own kernels (cuDNN on a GPU). "auto" is `kernels.gru` for sequences on a GPU in
-    float32 that have up to 128 units or in which episodes may end, and "torch" for all else, so always on a CPU.
+    float32 that have up to 128 units, in which episodes may end, or which a trainer makes a CUDA graph of, and "torch" for all else, so
+    always on a CPU.
     """
 
     kind, state_type, op, has_kernel = nn.GRU, GRUState, "gru", staticmethod(kernels.gru_has_kernel)
@@ -187,7 +190,8 @@ class LSTM(_RNN):
     """Long short-term memory: y = h, or with `output_size` a linear map of it. `memory_size` is the hidden size.
 
     backend: of `hm.kernels.lstm`, or "torch" for PyTorch's own kernels (cuDNN on a GPU). "auto" is `kernels.lstm` for sequences on a GPU in
-    float32 in which episodes may end, and "torch" for all else, so always on a CPU.
+    float32 in which episodes may end, or which have more than 128 units and which a trainer makes a CUDA graph of; "torch" for all else, so
+    always on a CPU.
     """
 
     kind, state_type, op, has_kernel = nn.LSTM, LSTMState, "lstm", staticmethod(kernels.lstm_has_kernel)

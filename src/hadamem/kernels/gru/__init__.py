@@ -56,7 +56,7 @@ def gru_has_kernel(dtype: torch.dtype, device_type: str) -> bool:
 
 
 def gru_is_fused(H: int, dtype: torch.dtype, device_type: str) -> bool:
-    """Whether that kernel is one launch for all steps. Otherwise, cuDNN is faster where no episode ends inside a sequence."""
+    """Whether that kernel is one launch for all steps. Otherwise, cuDNN is faster outside of CUDA graphs."""
     return H <= LARGEST and gru_has_kernel(dtype, device_type)
 
 
