@@ -240,6 +240,19 @@ def test_images_are_scaled_on_request():
 # --- actions, limits -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("space", "good", "bad"), [
+    (spaces.Discrete(3, start=1), (1, 3), (0, 4)), (spaces.Discrete(2, start=-1), (-1, 0), (-2, 1)),
+    (spaces.MultiDiscrete([2, 3], start=[5, 0]), ([5, 0], [6, 2]), ([4, 0], [5, 3])), (spaces.MultiBinary(2), ([0, 1],), ([2, 0],))])
+def test_ranges_of_actions_begin_at_their_start(space, good, bad):
+    env = Echo(2, observations=spaces.Discrete(2), actions=space, length=9, validate=True)
+    env.reset()
+    for action in good:
+        env.step(np.array([action, action]))
+    for action in bad:
+        with pytest.raises(ValueError, match=r"action of env 1 is .* outside"):
+            env.step(np.array([good[0], action]))
+
+
 def test_discrete_action_counts_in_c_order():
     sizes = (3, 2, 4)
     env = Echo(24, observations=spaces.Discrete(2), actions=spaces.MultiDiscrete(sizes), length=9, validate=True)

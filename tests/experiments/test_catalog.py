@@ -1,5 +1,6 @@
 """The studies of the paper as data: every run has settings that exist, and importing trains nothing."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hadamem.experiments.studies import ablation
 from hadamem.experiments.studies.popgym_table import TASKS, title
 from hadamem.experiments.study import MeasureTask
 from hadamem.experiments.worker import find_measure
+from hadamem.runs.config import make_config, to_dict
 
 
 @pytest.mark.parametrize(("name", "protocol"), [(name, protocol) for name, entry in PAPER.items() for protocol in entry.protocols])
@@ -107,3 +109,23 @@ def test_records_of_the_ablation_fit_it():
     found = {task.name: task.config() for task in study.runs if (folder / f"{task.name}.json").exists()}
     assert len(found) >= 24
     assert {name: misfit(read_record(folder / f"{name}.json"), config) for name, config in found.items()} == dict.fromkeys(found, "")
+
+
+def test_records_with_other_options_do_not_fit():
+    def config(**more):
+        return make_config(env="popgym/RepeatPreviousEasy", memory="shm", **more)
+
+    def fits(there, here, **record):
+        return misfit({"config": json.loads(json.dumps(to_dict(config(**there)))), **record}, config(**here))
+
+    options, rows = {"env_options": {"k": 6}}, {"memory_options": {"row_mode": "step"}}
+    assert fits({}, {}) == fits(options, options) == fits(rows, rows) == ""
+    assert fits(options, {}) == "env_options.k: 6 there, not given here"
+    assert fits({}, options) == "env_options.k: not given there, 6 here"
+    assert fits(rows, {"memory_options": {}}) == "network.memory_options.row_mode: 'step' there, 'first' here"
+    assert fits({"memory_options": {}}, rows) == "network.memory_options.row_mode: 'first' there, 'step' here"
+    assert fits({"memory_options": {"row_mode": "first"}}, {"memory_options": {}}) == ""      # its default
+    assert fits({"memory_options": {"clip": None}}, {"memory_options": {}}) == "network.memory_options.clip: None there, 100000000.0 here"
+    few = {"eval_every": 1000, "eval_episodes": 2}
+    assert fits(few, {**few, "eval_episodes": 9}) == ""
+    assert fits(few, {**few, "eval_episodes": 9}, eval={"steps": [1000]}) == "eval_episodes: 2 there, 9 here"

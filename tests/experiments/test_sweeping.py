@@ -49,8 +49,8 @@ class FakeProcess:
 class FakeRuns:
     """Stands for `run_jobs`. Runs write rows but train nothing: a row in every round."""
 
-    def __init__(self, objective, killed_after=None):
-        self.objective, self.left = objective, killed_after
+    def __init__(self, objective, killed_after=None, stopped=130):
+        self.objective, self.left, self.stopped = objective, killed_after, stopped
         self.starts = []
 
     def __call__(self, jobs, at_once, *, again, tick, **_):
@@ -93,7 +93,7 @@ class FakeRuns:
         steps = ROUND * (len(rows) + 1)
         value = self.objective(config, steps)
         if job.process.interrupted or value is None:
-            job.code = 130 if job.process.interrupted else 2
+            job.code = self.stopped if job.process.interrupted else 2
             return self.note(job.place, "interrupted" if job.process.interrupted else "failed")
         append_row(job.place / "metrics.jsonl", {"iteration": len(rows) + 1, "steps": steps, "return": value, "episodes": 1})
         if steps >= config.total_steps:
@@ -158,10 +158,14 @@ def test_a_killed_sweep_does_the_same_trials(tmp_path, killed_after):
     assert rest.starts == [f"{n:04d}-seed-0" for n in range(killed_after // 4, 4)]      # the unfinished one is resumed, others are not
 
 
-def test_bad_trials_are_pruned(tmp_path):
+@pytest.mark.parametrize("stopped", [130, -9])
+def test_bad_trials_are_pruned(tmp_path, stopped):
+    """Each is started once, also where its process had to be killed."""
     sweep = sweep_of(pruning="median", warmup_trials=3, warmup_steps=500, sampler="random", trials=12, seeds=2)
-    study = run_sweep(sweep, tmp_path / "a", jobs=2, launch=FakeRuns(bowl))
+    runs = FakeRuns(bowl, stopped=stopped)
+    study = run_sweep(sweep, tmp_path / "a", jobs=2, launch=runs)
     found = states(study)
+    assert len(runs.starts) == len(set(runs.starts))
     assert found.count("PRUNED") >= 3
     assert found[:3] == ["COMPLETE"] * 3
     assert set(found) == {"PRUNED", "COMPLETE"}

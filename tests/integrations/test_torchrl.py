@@ -22,6 +22,7 @@ with warnings.catch_warnings():
     from torchrl.envs import Compose, GymWrapper, InitTracker, SerialEnv, TransformedEnv
     from torchrl.modules import ProbabilisticActor, set_recurrent_mode
 
+from hadamem.integrations._packing import packed_width
 from hadamem.integrations.torchrl import MemoryModule
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "integrations"))
@@ -110,6 +111,22 @@ def test_without_a_primer_nothing_leaks_into_the_next_episode():
     want, _ = module.memory.step(torch.ones(1, 2), module.memory.initial_state(1))
     torch.testing.assert_close(data["y"][::2], want.expand(2, -1))
     assert not torch.isclose(data["y"][1::2], want).all(dim=1).any()
+
+
+def test_without_a_primer_learning_starts_episodes_as_acting_does():
+    """The stored state of an episode's first step is then the last one of the episode before."""
+    module = make_module("gru")
+    state = torch.zeros(1, packed_width(module.memory))
+    seen, start = torch.randn(1, 6, 2), torch.tensor([True, False, False, True, False, True])
+    acted, states = [], []
+    for t in range(6):
+        states.append(state)
+        data = module(TensorDict({"observation": seen[:, t], "is_init": start[None, t:t + 1], "memory_state": state}, [1]))
+        acted.append(data["y"])
+        state = data["next", "memory_state"]
+    whole = TensorDict({"observation": seen, "is_init": start[None, :, None], "memory_state": torch.stack(states, 1)}, [1, 6])
+    with set_recurrent_mode(True):
+        torch.testing.assert_close(module(whole)["y"], torch.stack(acted, 1))
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 2, 3)])

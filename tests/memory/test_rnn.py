@@ -85,7 +85,7 @@ def test_hint_of_resets_at_the_start(kind):
 @pytest.mark.parametrize(("size", "captured", "taken"), [(256, True, True), (256, False, False), (64, True, False)])
 def test_whole_sequences_take_the_kernel_of_a_large_layer_in_a_graph(kind, size, captured, taken, monkeypatch):
     memory = KINDS[kind][0](4, memory_size=size)
-    monkeypatch.setattr(type(memory), "has_kernel", staticmethod(lambda dtype, device_type: True))
+    monkeypatch.setattr(type(memory), "_kernel_works", lambda self, dtype: True)
     monkeypatch.setattr("hadamem.kernels.gru_is_fused", lambda *_: False)
     monkeypatch.setattr("hadamem.cuda_graphs._planned", captured)
     assert memory._kernel_is_faster(torch.float32, whole=True) == taken

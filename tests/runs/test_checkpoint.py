@@ -33,6 +33,14 @@ def test_what_is_written_is_read(tmp_path):
         assert set(file.keys()) == set(TENSORS)
 
 
+def test_tied_weights_are_written_apart(tmp_path):
+    shared = torch.randn(4, 3)
+    given = {"one": shared, "other": shared, "part": shared[1:], "turned": shared.T}
+    checkpoint.write(tmp_path / "x", given, {"kind": "test"})
+    found = checkpoint.read(tmp_path / "x").tensors
+    assert all(torch.equal(found[name], x) for name, x in given.items())
+
+
 @pytest.mark.parametrize("call", ["mkdir", "fsync", "rename"])
 def test_a_crash_while_writing_leaves_the_old_one(tmp_path, monkeypatch, call):
     """Whichever call fails, the folder is the old one or, at the first writing, not there."""

@@ -16,8 +16,8 @@ from hadamem.training import agreement
 from hadamem.training import export as exporting
 from hadamem.training.agreement import ExportError, random_inputs
 from hadamem.training.policy import Policy
-from hadamem.training.step import Step
-from tests.envs.toys import Actions, Mixed
+from hadamem.training.step import Step, _tree
+from tests.envs.toys import Actions, Mixed, Shapes
 
 from .test_policy import BOX, MULTI, scrambled, trainer
 from .toys import Recall
@@ -126,6 +126,34 @@ def test_every_kind_of_input_and_agent(case, format, tmp_path):
     assert outputs[0] == "action"
     assert ("logits" in outputs) != ({"mean", "log_std"} <= set(outputs))
     assert ("value" in outputs) == (policy.name == "ppo")
+
+
+class Masks(Shapes):
+    """Without the dtypes that NumPy does not sample."""
+
+    def __init__(self, tuples):
+        super().__init__(tuples)
+        self.observation_space = spaces.Dict({name: self.observation_space[name] for name in ("small", "action_mask")})
+
+    def obs(self):
+        return {name: x for name, x in super().obs().items() if name in self.observation_space.spaces}
+
+
+@pytest.mark.parametrize("tuples", [False, True])
+def test_masks_in_observations(tuples):
+    """One [2, 4] or a tuple of parts: the step forbids what `policy.act` forbids."""
+    policy = make_policy("none", env=functools.partial(Masks, tuples))
+    step = Step(policy)
+    state, mine = torch.zeros(3, step.layout.size), policy.initial_state(3)
+    for given in random_inputs(step, 20, 3):
+        given = {name: torch.from_numpy(x) for name, x in given.items()}
+        found = step({**given, "state": state})
+        obs = _tree(policy.observation_space, {path: given[name] for name, path in step.paths.items()})
+        action, mine = policy.act(obs, mine, given["reset"], deterministic=True)
+        assert torch.equal(found["action"], action)
+        allowed = torch.cat([given[name].reshape(3, -1, 4) for name in step.masks], 1)
+        assert allowed.gather(2, action[..., None].long()).all()
+        state = found["next_state"]
 
 
 def sac_policy(settings):

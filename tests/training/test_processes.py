@@ -3,7 +3,9 @@
 import signal
 import sys
 
-from hadamem.training.processes import Job, run_jobs
+import pytest
+
+from hadamem.training.processes import INTERRUPTED, Job, run_jobs
 
 
 def job(tmp_path, name, code=0, program="raise SystemExit({code})"):
@@ -41,3 +43,20 @@ def test_a_job_can_be_interrupted(tmp_path):
 
     run_jobs([waiting], 1, tick=tick, every=0.2)
     assert waiting.code in (-signal.SIGINT, 1, 130)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_an_interrupt_while_a_job_starts(tmp_path, started):
+    """The child is stopped, and nothing counts as finished."""
+    class Unlucky(Job):
+        def start(self, slot):
+            if started:
+                super().start(slot)
+            raise KeyboardInterrupt
+
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    jobs = [Unlucky(name, lambda: command, tmp_path / f"{name}.log") for name in "ab"]
+    assert run_jobs(jobs, 2)
+    assert jobs[1].code == INTERRUPTED
+    assert jobs[0].code == INTERRUPTED if not started else jobs[0].code != 0
+    assert not started or jobs[0].process.poll() is not None

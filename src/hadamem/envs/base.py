@@ -337,8 +337,9 @@ class BatchedEnv:
             bad = ~torch.isfinite(action)
         else:
             sizes = space.nvec if isinstance(space, gymnasium.spaces.MultiDiscrete) else getattr(space, "n", 2)
-            n = 2 if isinstance(space, gymnasium.spaces.MultiBinary) else sizes
-            bad = (action < 0) | (action >= torch.as_tensor(n, device=action.device))
+            n = torch.as_tensor(2 if isinstance(space, gymnasium.spaces.MultiBinary) else sizes, device=action.device)
+            low = torch.as_tensor(getattr(space, "start", 0), device=action.device)
+            bad = (action < low) | (action >= low + n)
         if bool(bad.any()):
             where = int(bad.reshape(self.num_envs, -1).any(1).nonzero()[0])
             raise ValueError(f"action of env {where} is {action[where].tolist()}, outside {space}")

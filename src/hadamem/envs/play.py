@@ -123,10 +123,11 @@ def _choices(space: Space[Any], keys: Mapping[str, tuple[int, str]]) -> str:
     if keys:
         return ", ".join(f"{key} {word}" for key, (_, word) in keys.items()) + f" (or 0 to {len(keys) - 1})"
     if isinstance(space, spaces.Discrete):
-        return f"a number from 0 to {int(space.n) - 1}"
+        return f"a number from {int(space.start)} to {int(space.start + space.n) - 1}"
     if isinstance(space, spaces.MultiDiscrete):
         names = ("row", "column") if space.nvec.size == 2 else tuple(f"number {i}" for i in range(space.nvec.size))
-        return " and ".join(f"{name} (0 to {int(n) - 1})" for name, n in zip(names, space.nvec.reshape(-1), strict=True)) + ", e.g. 1 2"
+        ranges = zip(names, space.start.reshape(-1), space.nvec.reshape(-1), strict=True)
+        return " and ".join(f"{name} ({int(low)} to {int(low + n) - 1})" for name, low, n in ranges) + ", e.g. 1 2"
     size = int(np.prod(space.shape or ()))
     if isinstance(space, spaces.Box):
         low, high = float(space.low.min()), float(space.high.max())

@@ -9,13 +9,13 @@ from ..reports.content import Report, Section
 from ..runs.config import to_flat
 from ..runs.folder import FREE
 from ..training.run import Run
-from .records import make_record
+from .records import EVALUATION, make_record
 from .results import Results
 from .sections import own_sections
 from .study import Study, TrainTask, check_score
 
 # Settings that do not make a cell of its own. How long a run was, and how it was evaluated, does.
-SAME_CELL = {"seed", "env", "network.memory", "threads", *FREE} - {"total_steps", "eval_env_options", "eval_deterministic", "eval_episodes"}
+SAME_CELL = {"seed", "env", "network.memory", "threads", *FREE} - {"total_steps", *EVALUATION}
 
 
 def compare_runs(runs: Sequence[Run], score: str | None = None) -> Report:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..files import write_text
-from ..runs.config import TrainConfig, to_dict
+from ..runs.config import TrainConfig, spell_out, to_dict
 from ..runs.folder import FREE, read_info
 from ..statistics import best_score, final_score
 from ..training.run import Run
@@ -17,6 +18,7 @@ FORMAT = 2
 POINTS = 300                                # of a curve; more iterations are averaged in groups
 LAST = 10                                   # iterations, or evaluations, at the end that a score is the mean of; a fifth of a short run
 NEEDED = ("steps", "finished", "seconds", "final", "best", "curve", "eval", "config", "machine")
+EVALUATION = ("eval_env_options", "eval_deterministic", "eval_episodes")      # settings that a score of evaluations depends on
 TIMES = ("seconds", "rollout_seconds", "update_seconds", "eval_seconds", "updates", "skipped")
 
 
@@ -56,17 +58,37 @@ def machine_of(run: Run) -> dict[str, Any]:
 def misfit(record: Mapping[str, Any], config: TrainConfig) -> str:
     """The first setting in which a record differs from a run's: "ppo.gamma: 0.99 there, 0.5 here"; "" if it fits.
 
-    Only settings that both have are compared: a record may be older than some of them.
+    Only settings that both have are compared: a record may be older than some of them. Options of envs and memories are compared as a
+    whole, those of memories with their defaults. How it was evaluated counts if it was.
     """
-    there, here = flatten(record["config"]), flatten(to_dict(config))
+    free = set(FREE) - {"total_steps"} - (set(EVALUATION) if record.get("eval") else set())
+    there, here = _comparable(record["config"], config), _comparable(to_dict(config), config)
     for name in here:
-        if name in there and name.partition(".")[0] not in set(FREE) - {"total_steps"} and there[name] != here[name]:
+        if name in there and name not in free and there[name] != here[name]:
             if name == "total_steps" and there[name] < here[name]:
                 continue      # a shorter run, to be trained again
-            if name.startswith("network.memory") and there[name] is None:
+            if name == "network.memory_output_size" and there[name] is None:
                 continue      # the memory's own default, which older records do not spell out
-            return f"{name}: {there[name]!r} there, {here[name]!r} here"
+            return _difference(name, there[name], here[name])
     return ""
+
+
+def _difference(name: str, there: Any, here: Any) -> str:
+    if isinstance(there, dict) and isinstance(here, dict):      # the options of an env or a memory
+        option = next(option for option in {**here, **there} if there.get(option, ...) != here.get(option, ...))
+        name, there, here = f"{name}.{option}", there.get(option, ...), here.get(option, ...)
+    return f"{name}: {'not given' if there is ... else repr(there)} there, {'not given' if here is ... else repr(here)} here"
+
+
+def _comparable(values: Mapping[str, Any], config: TrainConfig) -> dict[str, Any]:
+    """The settings of a record by dotted name, with dicts of options left whole. config: of a run with the same kinds of settings."""
+    known = {field.name for field in dataclasses.fields(config.network)} & set(values["network"])
+    given = dataclasses.replace(config.network, **{name: values["network"][name] for name in known})
+    spelled = {name: x for name, x in dataclasses.asdict(spell_out(given)).items() if name in known}
+    values = json.loads(json.dumps({**values, "network": {**values["network"], **spelled}}))      # lists for tuples
+    whole = {prefix + name: x for prefix, part in (("", values), ("network.", values["network"])) for name, x in part.items()
+             if name.endswith("_options")}
+    return {name: x for name, x in flatten(values).items() if "_options." not in name} | whole
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -184,8 +184,8 @@ class Sweeper:
 
     def again(self, job: Job) -> bool:
         """Whether to start a job once more that has ended with an error."""
-        ending = any(active.ending for active in self.active.values() if job in active.jobs)
-        return not ending and job.code not in (0, *FINAL) and job.starts <= self.retries
+        wanted = any(not active.ending for active in self.active.values() if job in active.jobs)      # not of a trial that was told
+        return wanted and job.code not in (0, *FINAL) and job.starts <= self.retries
 
     def look(self, jobs: Sequence[Job]) -> None:
         """Report scores, stop what does badly, and tell Optuna what has ended. jobs: those that run, or have just ended."""

@@ -92,12 +92,12 @@ class MemoryModule(TensorDictModuleBase):
     def _run(self, x: Tensor, start: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """x [B, T, D], start [B, T], vectors [B, T, W] -> y [B, T, output_size] and the states after each step [B, T, W], where known."""
         B, T, D = x.shape
-        start = torch.cat([torch.ones_like(start[:, :1]), start[:, 1:]], dim=1)
-        begin = start.flatten().nonzero()[:, 0]                               # [N] first steps of all sequences
+        fresh = start.flatten()
+        begin = torch.cat([torch.ones_like(start[:, :1]), start[:, 1:]], dim=1).flatten().nonzero()[:, 0]      # [N] sequences' first steps
         length = torch.diff(begin, append=begin.new_tensor([B * T]))          # [N]
         offset = torch.arange(int(length.max()), device=x.device)
         steps = (begin[:, None] + offset).clamp(max=B * T - 1)                # [N, L] past its end, a sequence reads on: y is not used
-        y, state = self.memory(x.reshape(B * T, D)[steps], unpack(self.memory, vectors.flatten(0, 1)[begin]))
+        y, state = self.memory(x.reshape(B * T, D)[steps], unpack(self.memory, vectors.flatten(0, 1)[begin], fresh[begin]))
         whole = length == offset.shape[0]
         after = torch.zeros_like(vectors).flatten(0, 1).index_copy(0, steps[whole, -1], pack(state)[whole])
         return y[offset < length[:, None]].reshape(B, T, -1), after.reshape(vectors.shape)

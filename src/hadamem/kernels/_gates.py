@@ -9,6 +9,7 @@ waits for the other. The first step of a sequence is launched as usual, so that 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -29,23 +30,28 @@ def plan(like: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
     first = PLAN | {"C": min(PLAN["C"], max(16, part)), "OVERLAP": False}
     if torch.version.hip:
         first["DOT"] = "ieee"
-    if not OVERLAP or interpreting() or torch.version.hip or torch.cuda.get_device_capability(like.device) < (9, 0):
+    if not OVERLAP or interpreting() or not _can_overlap(like.device):
         return first, first
     return first, first | {"OVERLAP": True, "launch_pdl": True}
 
 
+@functools.cache
+def _can_overlap(device: torch.device) -> bool:
+    return not torch.version.hip and torch.cuda.get_device_capability(device) >= (9, 0) and hasattr(tl.extra.cuda, "gdc_wait")
+
+
 def grid(groups: int, rows: int, H: int) -> tuple[int, int]:
     """The programs for `groups` weights of `rows` batch rows each."""
-    return triton.cdiv(H, PLAN["N"]), groups * triton.cdiv(rows, PLAN["R"])
+    return groups * triton.cdiv(rows, PLAN["R"]), triton.cdiv(H, PLAN["N"])
 
 
 @triton.jit
 def place(rows, H, R: tl.constexpr, N: tl.constexpr):
     """Batch rows b [R] and units i [N] of this program, which of them exist, and the group whose weights they share. Grid: `grid`."""
     blocks = (rows + R - 1) // R
-    group = (tl.program_id(1) // blocks).to(tl.int64)
-    r = tl.program_id(1) % blocks * R + tl.arange(0, R)
-    i = tl.program_id(0) * N + tl.arange(0, N)
+    group = (tl.program_id(0) // blocks).to(tl.int64)
+    r = tl.program_id(0) % blocks * R + tl.arange(0, R)
+    i = tl.program_id(1) * N + tl.arange(0, N)
     return group * rows + r, r < rows, i, i < H, group
 
 

@@ -38,7 +38,6 @@ class _RNN(Memory):
     kind: Callable[..., nn.RNNBase]
     state_type: Any
     op: str                                     # in `hadamem.kernels`
-    has_kernel: Callable[[torch.dtype, str], bool]      # whether that op has one for a dtype and a kind of device
 
     def __init__(self, input_size: int, output_size: int | None = None, memory_size: int = 256, *, backend: str = "auto"):
         super().__init__()
@@ -97,7 +96,10 @@ class _RNN(Memory):
 
     def _kernel_is_faster(self, dtype: torch.dtype, whole: bool) -> bool:
         """A kernel for each step is faster than cuDNN in a CUDA graph alone, and not for a small layer, all steps of which cuDNN joins."""
-        return (not whole or (self.memory_size > 128 and planned())) and self.has_kernel(dtype, "cuda")
+        return (not whole or (self.memory_size > 128 and planned())) and self._kernel_works(dtype)
+
+    def _kernel_works(self, dtype: torch.dtype) -> bool:
+        raise NotImplementedError
 
     def _kernel(self, x: Tensor, state: tuple[Tensor, ...], reset: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
         raise NotImplementedError
@@ -159,7 +161,10 @@ class GRU(_RNN):
     always on a CPU.
     """
 
-    kind, state_type, op, has_kernel = nn.GRU, GRUState, "gru", staticmethod(kernels.gru_has_kernel)
+    kind, state_type, op = nn.GRU, GRUState, "gru"
+
+    def _kernel_works(self, dtype):
+        return kernels.gru_has_kernel(self.memory_size, dtype, "cuda")
 
     def _kernel_is_faster(self, dtype, whole):
         return kernels.gru_is_fused(self.memory_size, dtype, "cuda") or super()._kernel_is_faster(dtype, whole)
@@ -194,7 +199,10 @@ class LSTM(_RNN):
     always on a CPU.
     """
 
-    kind, state_type, op, has_kernel = nn.LSTM, LSTMState, "lstm", staticmethod(kernels.lstm_has_kernel)
+    kind, state_type, op = nn.LSTM, LSTMState, "lstm"
+
+    def _kernel_works(self, dtype):
+        return kernels.lstm_has_kernel(dtype, "cuda")
 
     def _kernel(self, x, state, reset):
         W_ih, W_hh, b_ih, b_hh = self._weights()

@@ -39,11 +39,22 @@ class Checkpoint(NamedTuple):
     about: dict[str, Any]
 
 
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors on the CPU, no two of which share memory, as tied weights do: safetensors refuses those."""
+    found, seen = {}, set()
+    for name, x in tensors.items():
+        x = x.detach().cpu().contiguous()
+        place = x.untyped_storage().data_ptr()
+        found[name] = x.clone() if place in seen else x
+        seen.add(place)
+    return found
+
+
 def write(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> None:
     """Write tensors and plain values into a folder. It is there as a whole or not at all. texts: more files for it, by name."""
     from safetensors.torch import save
 
-    data = save({name: x.detach().cpu().contiguous() for name, x in tensors.items()})
+    data = save(_separate(tensors))
     seal = {"file": TENSORS, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     facts = {"format": FORMAT, "sealed": True, "hadamem": __version__, "torch": torch.__version__, **about, "tensors": seal}
     content = json.loads(json.dumps(facts))      # as it will be read

@@ -92,9 +92,11 @@ def random_inputs(step: Step, steps: int, n: int, seed: int = 0) -> Iterator[Arr
                 given["mask"] = _mask(random, n, choices(policy.action_space))
             elif port.name in ("reward", "noise"):
                 given[port.name] = random.standard_normal((n, *port.shape)).astype(port.kind)
-        if step.masked is not None and step.masked in step.paths:
+        places = [given[name] for name in step.masks if name in step.paths]      # an observation says what is allowed
+        if places:
             flags = _mask(random, n, choices(policy.action_space))
-            given[step.masked] = flags.reshape(given[step.masked].shape).astype(given[step.masked].dtype)
+            for place, part in zip(places, np.split(flags, np.cumsum([x[0].size for x in places])[:-1], 1), strict=True):
+                place[:] = part.reshape(place.shape)
         yield given
 
 

@@ -15,7 +15,7 @@ from ..lookup import trusted_names
 from ..runs.config import TrainConfig, to_dict
 from ..runs.folder import FREE, METRICS, check_same, is_run, load_config, read_info, rebuild_config, save_config
 from ..runs.metrics import read_rows
-from .processes import Job, python_module, run_jobs
+from .processes import INTERRUPTED, Job, python_module, run_jobs
 
 
 def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Callable[[str], None] = print) -> dict[str, int]:
@@ -43,7 +43,7 @@ def train_many(configs: Mapping[str, TrainConfig], out: Path, jobs: int, say: Ca
         if job.code and job.starts:
             error = job.last_error()
             say(f"{job.name}: ended with exit code {job.code}{f' ({error})' if error else ''}; see {job.log}")
-    return {**dict.fromkeys(done, 0), **{job.name: job.code or 0 for job in todo}}
+    return {**dict.fromkeys(done, 0), **{job.name: INTERRUPTED if job.code is None else job.code for job in todo}}
 
 
 def log_of(folder: Path) -> Path:

@@ -103,8 +103,8 @@ def run_jobs(jobs: Iterable[Job], at_once: int, *, slots: Sequence[Mapping[str, 
             while True:
                 for place in range(at_once):
                     if place not in running and (job := take()) is not None:
+                        running[place] = job      # first: Ctrl-C while it starts has to stop it, too
                         job.start(slots[place % len(slots)])
-                        running[place] = job
                 if not running:
                     break
                 _wait(list(running.values()), every)

@@ -63,11 +63,11 @@ class Step(nn.Module):
             dtype = np.dtype(leaf.dtype).name
             stored = torch.as_tensor(np.zeros((), STORED.get(dtype, dtype))).dtype
             ports.append(Port(name, tuple(leaf.shape or ()), stored, f"the observation, {describe(leaf)}"))
-        self.masked = "obs.action_mask" if sizes and "obs.action_mask" in self.paths else "mask" if mask else None
+        self.masks = [name for name, path in self.paths.items() if sizes and path[:1] == ("action_mask",)] or (["mask"] if mask else [])
         ports.append(Port("reset", (), torch.bool, "true: the observation opens a new episode"))
         if policy.sees_reward:
             ports.append(Port("reward", (), torch.float32, "the reward of the previous step"))
-        if self.masked == "mask":
+        if self.masks == ["mask"]:
             ports.append(Port("mask", (sum(sizes),), torch.bool, "true: the action is allowed; at least one must be"))
         if noise:
             random = actions.noise(1)[0]
@@ -86,7 +86,7 @@ class Step(nn.Module):
                 raise ValueError(f"{name} must have {n} rows like reset, got {list(x.shape)}")
         state, first = self.layout.unpack(given["state"]), given["reset"]
         obs = _tree(policy.observation_space, {path: given[name] for name, path in self.paths.items()})
-        mask = None if self.masked is None else given[self.masked] != 0
+        mask = torch.cat([given[name].flatten(1) for name in self.masks], 1) != 0 if self.masks else None
         features = policy.inputs(obs, state.action, first, given.get("reward"))
         features = features.to(next(self.network.parameters()).dtype)
         actions, noise = policy.agent.actions, given.get("noise")

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as wrappers
 
@@ -102,6 +103,36 @@ def test_the_error_about_the_mode_names_a_way_out():
     more = {"autoreset_mode": AutoresetMode.SAME_STEP}
     env = gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync", vector_kwargs=more)
     assert envs.adapt(env).autoreset_mode is AutoresetMode.SAME_STEP
+
+
+def test_a_reset_that_clears_the_arrays_of_the_step():
+    """An env may return its own buffers, which the reset of an episode changes: nothing of the step is lost."""
+    class Buffers(gymnasium.vector.VectorEnv):
+        metadata = {"autoreset_mode": AutoresetMode.DISABLED}      # noqa: RUF012
+        num_envs = 2
+        single_observation_space, single_action_space = spaces.Box(-9, 9, (1,)), spaces.Discrete(2)
+        observation_space, action_space = spaces.Box(-9, 9, (2, 1)), spaces.MultiDiscrete([2, 2])
+
+        def __init__(self):
+            self.now, self.reward, self.over, self.cut = np.zeros((2, 1), np.float32), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool)
+
+        def reset(self, *, seed=None, options=None):
+            which = (options or {}).get("reset_mask", np.ones(2, bool))
+            self.now[which], self.reward[which], self.over[which] = 0, 0, False
+            return self.now, {}
+
+        def step(self, actions):
+            self.now += 1
+            self.reward[:], self.over[:] = 1, self.now[:, 0] >= [2, 3]
+            return self.now, self.reward, self.over, self.cut, {}
+
+    env = envs.adapt(Buffers(), autoreset_mode="same_step")
+    env.reset(seed=0)
+    for over in ([False, False], [True, False], [False, True], [True, False]):
+        _, reward, terminated, _, info = env.step([0, 0])
+        assert reward.tolist() == [1, 1]
+        assert terminated.tolist() == over
+        assert all(info["final_obs"][i].item() == 2 + i for i in range(2) if over[i])
 
 
 @pytest.mark.parametrize("given", ["objects", "batch", "nothing"])

@@ -64,8 +64,8 @@ class Vector(Backend):
         self.started = self.ended if self.mode is NEXT_STEP else np.zeros(self.num_envs, bool)
         obs, reward, terminated, truncated, info = self.env.step(env_action(self.action_space, action))
         self.elapsed = np.where(self.started, 0, self.elapsed + 1)
-        self.obs, self.reward = self._checked(obs, "step()"), _array(reward)
-        self.terminated, self.truncated = _array(terminated), _array(truncated)
+        self.obs = self._checked(obs, "step()")
+        self.reward, self.terminated, self.truncated = (_array(x).copy() for x in (reward, terminated, truncated))  # a reset may clear them
         self._check_step()
         if self.steps:
             self.truncated = self.truncated | (self.elapsed >= self.steps)

@@ -46,18 +46,23 @@ def gru(gi: Tensor, W: Tensor, b: Tensor, h0: Tensor | None = None, reset: Tenso
         backend = "reference" if backend == "auto" else backend
     with without_autocast(gi.device.type):
         inputs = (None if x is None else x.to(dtype) for x in (gi, W[None], b[None], h0))
-        h = _backends.run("gru", backend, gi.device.type, BACKENDS, (*inputs, reset), _probe)
+        h = _backends.run(_form(H), backend, gi.device.type, BACKENDS, (*inputs, reset), _probe if H <= LARGEST else _probe_steps)
     return h.to(gi.dtype)
 
 
-def gru_has_kernel(dtype: torch.dtype, device_type: str) -> bool:
-    """Whether `gru` with backend "auto" takes a kernel here, and not the loop."""
-    return dtype == torch.float32 and _backends.works("gru", "triton", device_type, _probe)
+def gru_has_kernel(H: int, dtype: torch.dtype, device_type: str) -> bool:
+    """Whether `gru` with H units and backend "auto" takes a kernel here, and not the loop."""
+    return dtype == torch.float32 and _backends.works(_form(H), "triton", device_type, _probe if H <= LARGEST else _probe_steps)
 
 
 def gru_is_fused(H: int, dtype: torch.dtype, device_type: str) -> bool:
     """Whether that kernel is one launch for all steps. Otherwise, cuDNN is faster outside of CUDA graphs."""
-    return H <= LARGEST and gru_has_kernel(dtype, device_type)
+    return H <= LARGEST and gru_has_kernel(H, dtype, device_type)
+
+
+def _form(H: int) -> str:
+    """Under which name the backends remember whether the kernel works: there are two."""
+    return "gru" if H <= LARGEST else f"gru of more than {LARGEST} units"
 
 
 def _triton(*args):
@@ -69,6 +74,10 @@ def _triton(*args):
 BACKENDS = _backends.register("gru", {"reference": gru_reference, "triton": _triton})
 
 
-def _probe(backend: str, device_type: str) -> None:
-    gi, W, b = ramp(1, 3, 12, device=device_type), ramp(1, 12, 4, device=device_type), ramp(1, 12, device=device_type)
+def _probe(backend: str, device_type: str, H: int = 4) -> None:
+    gi, W, b = ramp(1, 3, 3 * H, device=device_type), ramp(1, 3 * H, H, device=device_type) / H, ramp(1, 3 * H, device=device_type)
     check(BACKENDS[backend], gru_reference, (gi, W, b, None, None))
+
+
+def _probe_steps(backend: str, device_type: str) -> None:
+    _probe(backend, device_type, LARGEST + 1)
