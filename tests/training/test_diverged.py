@@ -14,6 +14,7 @@ from hadamem.training.best import Best, Candidate, read_score
 from hadamem.training.loop import train
 from hadamem.training.run import open_run
 from hadamem.training.session import Diverged
+from hadamem.training.trainer import Trainer
 
 from .test_loop import Poisoned, after, assert_same_runs, info, newest, settings
 
@@ -194,3 +195,17 @@ def test_every_wild_rate_can_be_undone(tmp_path, memory, rate):
     calm = hm.runs.make_config(env="TMaze", memory=memory, total_steps=40_000, device="cpu", log=(), max_grad_norm=None)
     run = train(calm, tmp_path / "run", resume="best", notify=lambda text: None)
     assert run.summary()["success"] > 0.9
+
+
+def test_the_end_of_a_run_is_saved_though_updates_were_skipped(tmp_path, monkeypatch):
+    """There were too few of them to count as diverged."""
+    iterate = Trainer.iteration
+
+    def iteration(self):
+        row = iterate(self)
+        return {**row, "skipped": row["updates"]} if self.done else row
+
+    monkeypatch.setattr(Trainer, "iteration", iteration)
+    run = train(settings(3, max_skipped=1000), tmp_path / "run")
+    assert run.status == "finished"
+    assert hm.load_policy(tmp_path / "run").steps == run.metrics[-1]["steps"]

@@ -105,6 +105,7 @@ class Session:
                 return "interrupted"
             if time.monotonic() - self.last_save >= config.checkpoint_every:
                 self.save()
+        self.skipped = 0                     # complete, with finite weights: the end of a run is always saved
         self.save()
         if self.best is not None:
             with self._writing():
