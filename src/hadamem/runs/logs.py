@@ -23,7 +23,7 @@ class TensorBoard:
     def __init__(self, folder: Path, config: TrainConfig, steps: int, run_id: str | None):
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(folder), purge_step=steps + 1 if steps else None)
+        self.writer = SummaryWriter(str(folder), purge_step=steps + 1)
         self.key: str | None = None
 
     def add(self, row: Mapping[str, Any]) -> None:
