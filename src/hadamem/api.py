@@ -59,6 +59,10 @@ def train(env: Any = None, memory: str | None = None, *, agent: str | None = Non
 
 def _train(env: Any, memory: str | None, agent: str | None, preset: str, out: Path | str | None, resume: bool | str, quiet: bool,
            report: Callable[[dict[str, Any]], None] | None, settings: dict[str, Any]) -> Run:
+    if memory is not None and not isinstance(memory, str):
+        name = getattr(memory, "__name__", type(memory).__name__)
+        raise TypeError(f"memory must be a name of hm.list_memories() or 'package.module:Class', got {name}; give a class of your own a "
+                        "name with hm.register_memory")
     lookup.trust_names(lookup.trusted_names([env, memory, agent, settings]))
     saved: dict[str, Any] = {}
     if resume:

@@ -528,3 +528,15 @@ def test_comparison_table():
     assert [line.split()[0] for line in text.splitlines()] == ["memory", "shm", "none"]
     assert "100 %" in text
     assert "success" not in comparison_table({"shm": Evaluation((1.0, 0.9), (5, 5))})
+
+
+def test_several_seeds_by_name(here, capsys):
+    settings = ["--env", ENV, "--memory", "none", *TINY, "--num-steps", "64", "--steps", "512"]
+    assert main(["train", *settings, "--name", "two", "--seeds", "0", "1", "--jobs", "1"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "two"]) == 0
+    for command in (["eval", "two"], ["train", "--resume", "--name", "two"]):
+        assert main(command) == 2
+        assert "it holds several runs (seed-0, seed-1): name one of them, such as runs/two/seed-0" in capsys.readouterr().err
+    assert main(["train", "--env", ENV, "--seeds", "0", "1", "--seed", "3"]) == 2
+    assert "--seeds 0 1 and --seed 3 are both given" in capsys.readouterr().err

@@ -130,6 +130,27 @@ def test_spaces_and_options_of_the_policy(space, options):
     assert any(not torch.equal(a, b) for a, b in zip(before, model.policy.lstm_actor.parameters(), strict=True))
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_multidiscrete_observations(inside):
+    """Their sizes add up to more than a uint8 holds, the dtype of the space."""
+    space = spaces.MultiDiscrete([150, 150], dtype=np.uint8)
+
+    class Cards(gymnasium.Env):
+        observation_space = spaces.Dict({"cards": space}) if inside else space
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            return self.observation_space.sample(), 0.0, False, True, {}
+
+    model = RecurrentPPO(MemoryPolicy, Cards(), policy_kwargs=dict(memory="gru", memory_size=8), n_steps=8, batch_size=8)
+    model.learn(8)
+    assert model.policy.features_dim == 300
+
+
 def test_options_of_an_lstm_are_refused():
     with pytest.raises(TypeError, match="lstm_hidden_size does not apply to MemoryPolicy; set memory"):
         make_model(lstm_hidden_size=8)

@@ -488,3 +488,16 @@ def test_sizes_that_are_no_whole_numbers(sizes):
     with pytest.raises(ValueError, match=r"network.hidden_sizes must be whole numbers such as 256,256, got"):
         make_config(agent="sac", hidden_sizes=sizes)
     assert make_config(agent="sac", hidden_sizes=[2.0, "3"]).network.hidden_sizes == (2, 3)
+
+
+@pytest.mark.parametrize("given", [{"steps": 5000, "total_steps": 70000}, {"ppo__gamma": 0.5, "gamma": 0.6},
+                                   {"ppo": {"gamma": 0.5}, "gamma": 0.6}])
+def test_a_setting_that_is_given_twice(given):
+    with pytest.raises(ValueError, match=r"(total_steps|ppo\.gamma) is given twice"):
+        make_config(env="TMaze", **given)
+
+
+@pytest.mark.parametrize("name", ["workers", "env_timeout", "seed"])
+def test_settings_of_the_run_are_no_options_of_the_env(name):
+    with pytest.raises(ValueError, match=f"env_options has '{name}', which is a setting of the run itself"):
+        make_config(env="TMaze", env_options={name: 1})

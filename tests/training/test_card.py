@@ -95,3 +95,18 @@ def test_a_run_whose_settings_are_damaged(run, tmp_path):
     policy.source = tmp_path
     (tmp_path / "config.yaml").write_text("- not a mapping")
     assert "scores" not in make_card(policy)
+
+
+def test_scores_are_those_of_its_weights(tmp_path):
+    """A checkpoint from before the end has neither the return at the end nor evaluations of the end."""
+    from hadamem.runs.evaluations import keep
+
+    run = hm.train(ENV, "gru", out=tmp_path / "run", quiet=True, device="cpu", total_steps=816, checkpoint_every=0.0, keep_checkpoints=9,
+                   **{**TINY, "num_steps": 51})
+    for steps in (408, 816, 408):
+        keep(run.folder, run.config, evaluate(run.policy, ENV, episodes=steps // 100), env=ENV, env_options={}, seed=0, deterministic=False,
+             steps=steps)
+    assert make_card(load_policy(run.folder))["evaluation"]["episodes"] == 8
+    early = next(path for path in sorted((run.folder / "checkpoints").glob("0*")) if load_policy(path).steps == 408)
+    card = make_card(load_policy(early))
+    assert (card["steps"], card["scores"], card["evaluation"]["episodes"]) == (408, {}, 4)

@@ -147,6 +147,16 @@ def test_best_is_judged_by_the_episodes_after_it(tmp_path):
     assert checkpoint.read(tmp_path / "best").about["iteration"] == 9
 
 
+def test_random_actions_do_not_make_a_checkpoint_the_best(tmp_path):
+    """SAC plays at random before it learns."""
+    best = Best(tmp_path / "best")
+    best.wait(candidate(0))
+    best.see({"episodes": 30.0, "return": 9.0, "updates": 0.0}, pytest.fail)
+    best.wait(candidate(1))
+    best.see({"episodes": 30.0, "return": 1.0, "updates": 4.0}, pytest.fail)
+    assert checkpoint.read(tmp_path / "best").about["best"]["score"] == 1.0
+
+
 def test_an_outlier_does_not_make_a_checkpoint_the_best(tmp_path):
     best = Best(tmp_path / "best")
     best.wait(candidate(0))

@@ -325,3 +325,14 @@ def test_unknown_spaces_are_refused():
         describe_space(spaces.Text(3))
     with pytest.raises(ValueError, match="unknown space"):
         build_space({"type": "Riemann"})
+
+
+def test_what_is_no_policy_and_no_state(tmp_path):
+    (tmp_path / "sig.onnx").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"sig\.onnx is not a policy; pass the folder"):
+        load_policy(tmp_path / "sig.onnx")
+    policy = Policy.of(trainer())
+    with pytest.raises(TypeError, match="state must be what act"):
+        policy.act(torch.tensor(1), (1, 2))
+    with pytest.raises(TypeError, match=r"memory must be a name .* got GRU; .* hm.register_memory"):
+        hm.train("TMaze", hm.GRU)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .options import add_trust
 from .output import print_table
-from .runs import bad_input, suggest_runs
+from .runs import bad_input, runs_inside, suggest_runs
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def _find(text: str) -> list[Path]:
     path = find_run(text)
     if is_run(path):
         return [path]
-    inside = sorted(child for child in path.iterdir() if is_run(child)) if path.is_dir() else []
+    inside = runs_inside(path)
     if not inside:
         raise ValueError(f"there is no run in {path};{suggest_runs(path)} `hadamem train` makes one")
     return inside

@@ -61,8 +61,21 @@ def trust_flags(values: Mapping[str, Any]) -> str:
     return (f" --env {shlex.quote(env)}" if env in names else "") + (" --trust" if set(names) - {env} else "")
 
 
+def runs_inside(path: Path) -> list[Path]:
+    """The runs in a folder, or in the folder of that name in runs/: several seeds, for example."""
+    for folder in (path, RUNS / path):
+        found = sorted(child for child in folder.iterdir() if folders.is_run(child)) if folder.is_dir() else []
+        if found:
+            return found
+    return []
+
+
 def suggest_runs(path: Path) -> str:
-    """Runs with similar names, as a hint."""
+    """Runs inside it, or with similar names, as a hint."""
+    inside = runs_inside(path)
+    if inside:
+        listed = ", ".join(child.name for child in inside[:3]) + (", ..." if inside[3:] else "")
+        return f" it holds several runs ({listed}): name one of them, such as {inside[0]}, or repeat `hadamem train` with --seeds;"
     names = [p.name for p in RUNS.iterdir() if folders.is_run(p)] if RUNS.is_dir() else []
     near = close_names(path.name, names, n=2)
     return f" did you mean {' or '.join(str(RUNS / name) for name in near)}?" if near else ""

@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         raise WorkError(f"{one_line(error)}{hint}") from error
     done = bool(run.metrics) and run.metrics[-1]["steps"] >= config.total_steps
     print_table([
-        ("run", str(place)), *_evaluations(run), *_best(place), ("curve", _draw(run)),
+        ("run", str(place)), *_evaluations(run), *_best(run, place), ("curve", _draw(run)),
         ("evaluate", f"hadamem eval {place}{trust}"), ("watch", f"hadamem watch {place}{trust}"),
         *([] if done else [("resume", f"hadamem train --resume --out {place}{trust}")]),
     ], indent=2)
@@ -132,6 +132,8 @@ def _train_seeds(args: argparse.Namespace, place: Path | None) -> int:
 
     if args.resume:
         raise ValueError("--seeds resumes unfinished runs anyway; leave out --resume")
+    if getattr(args, "seed", None) is not None:
+        raise ValueError(f"--seeds {' '.join(map(str, args.seeds))} and --seed {args.seed} are both given; leave out --seed")
     if len(set(args.seeds)) < len(args.seeds):
         raise ValueError(f"--seeds names a seed twice: {' '.join(map(str, args.seeds))}")
     config = read_settings(args)
@@ -240,8 +242,8 @@ def _evaluations(run: Any) -> list[tuple[str, str]]:
     return [("evaluation", f"{evaluation_text({**found, 'steps': found['eval_steps']})}, best {number(found['best_eval_return'])}")]
 
 
-def _best(place: Path) -> list[tuple[str, str]]:
-    """A line about the best checkpoint, if it is not the last one."""
+def _best(run: Any, place: Path) -> list[tuple[str, str]]:
+    """A line about the best checkpoint, if it is not the last one and the run was not better at its end."""
     from ..view.progress import number
 
     try:
@@ -250,7 +252,8 @@ def _best(place: Path) -> list[tuple[str, str]]:
         last = next(iter(folders.Checkpoints(place / folders.CHECKPOINTS).paths()))
     except (CheckpointError, KeyError, StopIteration):
         return []
-    if score is None or int(last.name) == about.get("iteration"):
+    latest = run.summary().get(about["best"].get("by", "return"))
+    if score is None or int(last.name) == about.get("iteration") or (latest is not None and latest >= score):
         return []
     return [("best", f"{number(score)} after {steps:,} steps: --best for eval and watch, --from best for --resume")]
 

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 try:
     from gymnasium import spaces
     from sb3_contrib.common.recurrent.policies import RecurrentActorCriticPolicy
-    from stable_baselines3.common.preprocessing import is_image_space
+    from stable_baselines3.common.preprocessing import is_image_space, preprocess_obs
     from stable_baselines3.common.torch_layers import CombinedExtractor, FlattenExtractor, NatureCNN
 except ImportError as error:
     raise ImportError(f"hadamem.integrations.sb3 needs sb3-contrib ({error}): pip install 'hadamem[sb3]'") from error
@@ -84,6 +85,7 @@ class MemoryPolicy(RecurrentActorCriticPolicy):
             raise TypeError(f"{name} does not apply to MemoryPolicy; set memory, memory_size, memory_output_size or memory_options")
         self.memory_arguments: dict[str, Any] = dict(
             memory=memory, memory_size=memory_size, memory_output_size=memory_output_size, memory_options=dict(memory_options or {}))
+        observation_space = _widened(observation_space)
         options["features_extractor_class"] = features_extractor_class or _choose_extractor(observation_space)
         super().__init__(observation_space, action_space, lr_schedule, *args, lstm_hidden_size=1, **options)   # makes LSTMs, replaced here
         self.lstm_actor = MemoryCell(self._make_memory())
@@ -93,6 +95,14 @@ class MemoryPolicy(RecurrentActorCriticPolicy):
             self.critic = nn.Linear(self.features_dim, self.lstm_output_dim)
         self.lstm_hidden_state_shape = (1, 1, self.lstm_actor.hidden_size)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)
+
+    def make_features_extractor(self) -> Any:
+        extractor = super().make_features_extractor()
+        if not isinstance(extractor.features_dim, int):      # of a MultiDiscrete: NumPy's integer, which no layer takes
+            obs = preprocess_obs(self.obs_to_tensor(self.observation_space.sample())[0], self.observation_space, self.normalize_images)
+            with torch.no_grad():
+                extractor._features_dim = extractor(obs).shape[-1]
+        return extractor
 
     def _make_memory(self) -> Memory:
         name, size, output_size, options = self.memory_arguments.values()
@@ -111,6 +121,15 @@ class MemoryPolicy(RecurrentActorCriticPolicy):
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), **self.memory_arguments,
                 "shared_lstm": self.shared_lstm, "enable_critic_lstm": self.enable_critic_lstm}
+
+
+def _widened(space: Any) -> Any:
+    """The space with MultiDiscrete parts in int64: sb3 adds up their sizes, and a sum in a smaller dtype would overflow."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({name: _widened(part) for name, part in space.spaces.items()})
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiDiscrete(space.nvec.astype(np.int64), start=space.start.astype(np.int64))
+    return space
 
 
 def _choose_extractor(space: Any) -> Any:

@@ -16,6 +16,7 @@ from .presets import PRESETS
 from .settings import Table
 
 MOST_THREADS = 1024      # torch takes any number, and aborts the process where the system has no more
+OF_THE_RUN = {"num_envs", "seed", "device", "workers", "env_restarts", "env_timeout"}      # not options of an env
 LOGS = ("tensorboard", "wandb", "mlflow")
 
 
@@ -81,8 +82,9 @@ class TrainConfig:
         if not self.checkpoint_every >= 0:
             raise ValueError(f"checkpoint_every must be 0 seconds or more, got {self.checkpoint_every}")
         for options in ("env_options", "eval_env_options"):
-            for name in {"num_envs", "seed", "device"} & set(getattr(self, options)):
-                raise ValueError(f"{options} has {name!r}, which is a setting of the run itself; use {name}, not an option of the env")
+            for name in OF_THE_RUN & set(getattr(self, options)):
+                raise ValueError(f"{options} has {name!r}, which is a setting of the run itself; use {name}, not an option of the env. (An "
+                                 "env of your own that takes it gets it from a function that makes the env.)")
         if not 0 <= self.seed < 1 << 31:
             raise ValueError(f"seed must be in 0 .. 2**31 - 1, got {self.seed}")
         object.__setattr__(self, "log", (self.log,) if isinstance(self.log, str) else tuple(self.log))

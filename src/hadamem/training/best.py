@@ -1,7 +1,8 @@
 """The best checkpoint of a run, in its folder `best/`, apart from the newest ones: what to go back to if training goes wrong.
 
 With evaluations (`eval_every`) it is the one with the best mean return in them. Without, each checkpoint is judged by the episodes that end
-after it, since these were played with its weights; so is the state at the start. The best one stays when later ones are worse.
+after it, since these were played with its weights; so is the state at the start. Episodes of random actions before learning begins (SAC) do
+not count. The best one stays when later ones are worse.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Best:
         if self.evaluated:
             if row["eval_return"] > self.score:
                 self._keep(make(), row["eval_return"], row.get("eval_episodes", 0))
+            return
+        if not row.get("updates", 1):      # nothing is learned yet: SAC plays at random
             return
         self._latest = row["return"]
         if self._waiting is not None:

@@ -47,8 +47,9 @@ def make_card(policy: Policy) -> dict[str, Any]:
     summary = run.summary()
     card |= {"env": run.config.env, "env_options": run.config.env_options, "preset": run.config.preset}
     card.setdefault("steps", summary["steps"])
-    card["scores"] = known(summary, SCORES)
-    latest = run.evaluations[-1:]
+    card["scores"] = known(summary, SCORES) if card["steps"] == summary["steps"] else {}      # else an earlier checkpoint, as `best/` is
+    latest = [row for row in run.evaluations if row.get("steps") == card["steps"]][-1:]
+    card.pop("evaluation", None)
     if latest:
         low, high = latest[0].get("ci") or (None, None)
         card["evaluation"] = known({**latest[0], "low": low, "high": high}, EVALUATION)

@@ -111,6 +111,8 @@ class Policy:
         if state is None:
             state = self.initial_state(n, generator)
             reset = True
+        elif not isinstance(state, PolicyState):
+            raise TypeError(f"state must be what act() or initial_state() returned, or None, got {type(state).__name__}")
         elif state.action.shape[0] != n:
             raise ValueError(f"state is of {state.action.shape[0]} envs, but obs of {n}; pass state=None or policy.initial_state({n})")
         first = self._flags("reset", False if reset is None else reset, n)
@@ -283,6 +285,8 @@ def load_policy(path: Path | str, *, trust: bool = False) -> Policy:
     if not path.exists():
         path = find_run(path)
     if path.is_file():
+        if path.name not in (checkpoint.ABOUT, checkpoint.TENSORS):
+            raise ValueError(f"{path} is not a policy; pass the folder of a run, a checkpoint or a saved policy")
         path = path.parent
     if not path.is_dir():
         raise ValueError(f"there is no folder {path}; pass the folder of a run, a checkpoint or a saved policy")

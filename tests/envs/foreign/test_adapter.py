@@ -223,3 +223,60 @@ def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, text, words):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=words):
         envs.make("broken:Env")
+
+
+class Limited(Mixed):
+    """Has a limit of its own, under the name that `adapt` has for its own."""
+
+    def __init__(self, max_episode_steps=4, last=None):
+        super().__init__(max_episode_steps)
+        self.last = last
+
+    def step(self, action):
+        *found, info = super().step(action)
+        return (*found, info if self.last is None else self.last)
+
+
+def test_an_env_that_takes_max_episode_steps_gets_it():
+    for steps in (3, 6):
+        env = envs.adapt(Limited, num_envs=2, workers=0, max_episode_steps=steps)
+        env.reset(seed=0)
+        ends = [env.step([0, 0])[2:4] for _ in range(steps)]
+        assert [bool(terminated.any()) for terminated, _ in ends] == [False] * (steps - 1) + [True]
+        assert not any(truncated.any() for _, truncated in ends)
+
+
+@pytest.mark.parametrize(("value", "found"), [(True, True), (np.float32(1), True), (0, False), (np.array([True]), True), (None, False)])
+def test_success_is_a_flag(value, found):
+    env = envs.adapt(Limited, num_envs=1, workers=0, max_episode_steps=1, last={"success": value, "is_success": value})
+    env.reset(seed=0)
+    assert bool(env.step([0])[4].get("success", torch.zeros(1))) == found
+
+
+@pytest.mark.parametrize("value", ["no", float("nan"), 0.3, np.array([True, False])])
+def test_other_values_of_success_are_refused(value):
+    env = envs.adapt(Limited, num_envs=1, workers=0, max_episode_steps=1, last={"success": value})
+    env.reset(seed=0)
+    with pytest.raises(envs.EnvError, match=r"env 0 failed in step\(\): TypeError: success in the info must be True or False, got"):
+        env.step([0])
+
+
+@pytest.mark.parametrize(("step", "reset", "words"), [
+    (lambda found: found[:3] + found[4:], None, "obs, reward, terminated, truncated, info, as in Gymnasium's API, but returned 4 values"),
+    (lambda found: (*found[:4], None), None, "info must be a dict, got NoneType"),
+    (None, lambda found: found[0], "it must return obs, info, as in Gymnasium's API, but returned dict")])
+def test_other_apis_are_named(step, reset, words):
+    class Old(Mixed):
+        def step(self, action):
+            return step(super().step(action)) if step else super().step(action)
+
+        def reset(self, **options):
+            return reset(super().reset(**options)) if reset else super().reset(**options)
+
+    def play():
+        env = envs.adapt(Old, workers=0)
+        env.reset(seed=0)
+        env.step([0])
+
+    with pytest.raises(envs.EnvError, match=words):
+        play()

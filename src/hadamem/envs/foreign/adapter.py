@@ -21,6 +21,7 @@ from ... import lookup
 from .. import trees
 from ..base import BatchedEnv, _checked_seed, _mode, positive
 from .backends import Backend, InProcess
+from .group import failures
 from .pool import Workers
 from .vector import Vector
 
@@ -38,7 +39,8 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
     again, with new envs and other seeds. The episodes of its envs end truncated, with the last observation, reward 0, and
     {"env_restarted": True} in final_info. Without restarts left, it is an EnvError. Needs autoreset_mode "same_step".
     autoreset_mode: None is "same_step" where possible; some vector envs can only use their own mode.
-    options: passed to `gymnasium.make` or to the callable. Other arguments are as in `BatchedEnv`. Env i gets the seed
+    max_episode_steps: longer episodes are truncated; it is passed to `gymnasium.make`, and to a callable that takes it, which is then in
+    charge of it. options: passed to `gymnasium.make` or to the callable. Other arguments are as in `BatchedEnv`. Env i gets the seed
     seed + first_env + i, as in Gymnasium: use seeds for different runs that are further apart than num_envs.
     """
     mode = None if autoreset_mode is None else _mode(autoreset_mode)
@@ -58,6 +60,8 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
                                  "num_envs, workers, env_restarts, env_timeout and further options")
             make = _Given(env)
         elif callable(env):
+            if limit and "max_episode_steps" in lookup.option_names(env):      # the env ends its episodes itself
+                options, max_episode_steps = {**limit, **options}, None
             lookup.check_options(f"env {getattr(env, '__qualname__', env)}", env, options)
             make = functools.partial(env, **options)
         else:
@@ -156,7 +160,7 @@ class AdaptedEnv(BatchedEnv):
         success = {i: end.get("success", end.get("is_success")) for i, end in ends.items()}
         self._knows_success |= any(value is not None for value in success.values())
         if self._knows_success:
-            info["success"] = self._tensors(np.array([bool(success.get(i)) for i in range(self.num_envs)]))
+            info["success"] = self._tensors(np.array([_flag(success.get(i), i) for i in range(self.num_envs)]))
         self._add_mask(info)
         info["final_info"] = [ends.get(i) for i in range(self.num_envs)]
         self.started.copy_(torch.as_tensor(backend.started))
@@ -287,3 +291,12 @@ def _from_zero(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(int(space.n))
     return spaces.MultiDiscrete(space.nvec) if isinstance(space, spaces.MultiDiscrete) else space
+
+
+def _flag(value: Any, i: int) -> bool:
+    """`success` in the last info of env i. Some envs say 1.0 for True; None: nothing."""
+    found = np.asarray(False if value is None else value)
+    if found.size != 1 or found.dtype.kind not in "biuf" or found.item() not in (0, 1):
+        with failures(i, "step()"):
+            raise TypeError(f"success in the info must be True or False, got {value!r}")
+    return bool(found.item())

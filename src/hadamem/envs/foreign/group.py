@@ -81,7 +81,7 @@ class Group:
                 continue
             action = env_action(env.action_space, arrays["action"][i])
             with failures(i, f"step({action!r})"):
-                obs, reward, terminated, truncated, info = env.step(action)
+                obs, reward, terminated, truncated, info = _parts(env.step(action), ("obs", "reward", "terminated", "truncated", "info"))
                 terminated, truncated = read_flag(terminated, "terminated"), read_flag(truncated, "truncated")
                 self._store(self.obs_leaves, i, obs)
                 self._store_mask(i, obs, info, terminated or truncated)
@@ -110,7 +110,7 @@ class Group:
     def _reset(self, j: int, seed: int | None, options: dict[str, Any] | None) -> None:
         i = self.current = self.first + j
         with failures(i, f"reset(seed={seed}, options={options})"):
-            obs, info = self.envs[j].reset(seed=seed, options=options)
+            obs, info = _parts(self.envs[j].reset(seed=seed, options=options), ("obs", "info"))
             self._store(self.obs_leaves, i, obs)
             self._store_mask(i, obs, info)
         self.arrays["started"][i] = True
@@ -171,3 +171,13 @@ def failures(i: int, what: str) -> Any:
         raise EnvError(f"env {i} failed in {what}: it called sys.exit({error.code!r})") from error
     except Exception as error:
         raise EnvError(f"env {i} failed in {what}: {type(error).__name__}: {error}") from error
+
+
+def _parts(found: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+    """What reset() or step() returned, if it is what Gymnasium's API says."""
+    if not isinstance(found, (tuple, list)) or len(found) != len(names):
+        got = f"{len(found)} values" if isinstance(found, (tuple, list)) else type(found).__name__
+        raise TypeError(f"it must return {', '.join(names)}, as in Gymnasium's API, but returned {got}")
+    if not isinstance(found[-1], dict):
+        raise TypeError(f"info must be a dict, got {type(found[-1]).__name__}")
+    return tuple(found)

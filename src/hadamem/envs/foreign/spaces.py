@@ -144,8 +144,8 @@ def check_spaces(observations: Space[Any], actions: Space[Any]) -> None:
 
     check(observations)
     if not isinstance(actions, FLAT):
-        raise TypeError(f"actions of {actions} cannot be tensors; wrap the env so that it takes Box, Discrete, MultiDiscrete or "
-                        "MultiBinary actions")
+        raise TypeError(f"actions of {actions} cannot be tensors; wrap the env so that it takes Box, Discrete or MultiDiscrete "
+                        "actions")
 
 
 def check_same_spaces(i: int, obs: Space[Any], act: Space[Any], j: int, other_obs: Space[Any], other_act: Space[Any]) -> None:
