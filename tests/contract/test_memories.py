@@ -257,6 +257,13 @@ class BrokenCopy(Sum):
         return type(self)(self.input_size, self.output_size)
 
 
+class StoresATensor(Sum):
+    def forward(self, x, state=None, reset=None):
+        y, state = super().forward(x, state, reset)
+        self.last = (y,)
+        return y, state
+
+
 class Raises(Sum):
     def forward(self, x, state=None, reset=None):
         raise TypeError(f"cannot add None to a tensor of shape {list(x.shape)}")
@@ -312,6 +319,11 @@ def test_suite_notices(kind):
 def test_the_first_error_is_the_cause(kind):
     first = check_memory(kind(), raise_on_failure=False, long_length=16).failures[0].name
     assert first == {ClearsAllRows: "batch rows are independent"}.get(kind, BROKEN[kind])
+
+
+def test_a_stored_tensor_is_named():
+    with pytest.raises(AssertionError, match=r"the module keeps a tensor that forward\(\) made, last: return it as a part of the state"):
+        check_memory(StoresATensor(), long_length=16)
 
 
 def test_every_check_of_resets_notices_by_itself_that_they_are_ignored():

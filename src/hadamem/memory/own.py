@@ -55,6 +55,8 @@ def check_entry(name: Any, factory: Any, known: Any, overwrite: bool) -> None:
     if not callable(factory):
         raise TypeError("factory must be a hm.Memory class or a function (input_size, output_size, **options) that makes one, "
                         f"got {factory!r}")
+    if isinstance(factory, type) and not issubclass(factory, Memory):
+        raise TypeError(f"factory must be a subclass of hm.Memory or a function that makes one, got the class {factory.__name__}")
     if isinstance(factory, Memory):
         raise TypeError(f"factory must be a class or a function, got a ready-made {type(factory).__name__}; pass its class")
     if name in known and not overwrite and describe(known[name]) != describe(factory):

@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from ... import states
 from ..trial import TOLERANCES, Broken, Trial
@@ -19,7 +20,7 @@ def state_dict(trial: Trial) -> None:
     file = io.BytesIO()
     torch.save(trial.module.state_dict(), file)
     file.seek(0)
-    other = copy.deepcopy(trial.module)
+    other = _copied(trial.module)
     with torch.no_grad():
         for p in other.parameters():
             p.mul_(0.5).add_(0.25)
@@ -31,7 +32,7 @@ def deepcopy(trial: Trial) -> None:
     """A deep copy gives the same y and shares no parameters."""
     x, state, reset = trial.x(), trial.state(), trial.resets()
     want, _ = trial.run(x, state, reset)
-    other = copy.deepcopy(trial.module)
+    other = _copied(trial.module)
     trial.same(trial.run(x, state, reset, other)[0], want, "y of a copy")
     with torch.no_grad():
         for p in other.parameters():
@@ -62,12 +63,12 @@ def vector(trial: Trial) -> None:
 
 def float64(trial: Trial) -> None:
     """A copy in float64 works."""
-    _moved(trial, copy.deepcopy(trial.module).to(torch.float64), torch.float64, trial.device)
+    _moved(trial, _copied(trial.module).to(torch.float64), torch.float64, trial.device)
 
 
 def cuda(trial: Trial) -> None:
     """A copy on the GPU works."""
-    _moved(trial, copy.deepcopy(trial.module).to("cuda"), trial.dtype, torch.device("cuda", torch.cuda.current_device()))
+    _moved(trial, _copied(trial.module).to("cuda"), trial.dtype, torch.device("cuda", torch.cuda.current_device()))
 
 
 def _moved(trial: Trial, module: Any, dtype: torch.dtype, device: torch.device) -> None:
@@ -89,3 +90,13 @@ def _moved(trial: Trial, module: Any, dtype: torch.dtype, device: torch.device) 
         if {a.device, b.device} != {device} or {a.dtype, b.dtype} != {kind}:
             raise Broken(f"state.{name} must be {kind} on {device}, got {a.dtype} on {a.device} from "
                          f"initial_state() and {b.dtype} on {b.device} from forward()")
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """A deep copy. PyTorch makes none of a tensor that it could differentiate, and so none of a module that keeps one."""
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            if any(isinstance(x, Tensor) and x.grad_fn is not None for x in (value if isinstance(value, (tuple, list)) else (value,))):
+                raise Broken(f"the module keeps a tensor that forward() made, {'.'.join(filter(None, (name, attribute)))}: return it as a "
+                             "part of the state, and store nothing")
+    return copy.deepcopy(module)
