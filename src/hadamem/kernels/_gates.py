@@ -94,6 +94,22 @@ def states(X, at, k, b_ok, fresh, H):
 
 
 @triton.jit
+def products(X, at, W, i, i_ok, b_ok, fresh, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, S: tl.constexpr, C: tl.constexpr,
+             DOT: tl.constexpr, GATES: tl.constexpr, BACK: tl.constexpr, OVERLAP: tl.constexpr):
+    """[4S, R, N]: the parts of every gate's product with the H numbers at X + at [4S or 1, R], which the step before has written."""
+    gate, k = parts(S, C)
+    weights = tiles(W, gate, k, i, i_ok, H, GATES, BACK)
+    total = tl.zeros((4 * S, R, N), tl.float32)
+    if OVERLAP:
+        take_turn()
+    for _ in range(0, H, S * C):
+        total = tl.dot(states(X, at, k, b_ok, fresh, H), weights, total, input_precision=DOT)
+        k += S * C
+        weights = tiles(W, gate, k, i, i_ok, H, GATES, BACK)
+    return total
+
+
+@triton.jit
 def by_gate(total, S: tl.constexpr, R: tl.constexpr, N: tl.constexpr):
     """The four gates [R, N] of `total` [4S, R, N]."""
     x = tl.sum(tl.reshape(total, (4, S, R, N)), axis=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .._gates import by_gate, numbers, parts, place, states, take_turn, tiles
+from .._gates import by_gate, numbers, parts, place, products
 from .triton_kernels import _tanh
 
 
@@ -33,16 +33,7 @@ def forward_step(GI, WW, BB, START, RESET, HH, SAVED, t, T, rows, H: tl.constexp
         if not FIRST:
             BEFORE = HH
             at = (b * T + t - 1) * H
-        gate, k = parts(S, C)
-        weights = tiles(W, gate, k, i, i_ok, H, 3, False)
-        total = tl.zeros((4 * S, R, N), tl.float32)
-        if OVERLAP:
-            take_turn()
-        for _ in range(0, H, S * C):
-            x = states(BEFORE, at[None, :], k, b_ok, fresh, H)
-            total = tl.dot(x, weights, total, input_precision=DOT)
-            k += S * C
-            weights = tiles(W, gate, k, i, i_ok, H, 3, False)
+        total = products(BEFORE, at[None, :], W, i, i_ok, b_ok, fresh, H, R, N, S, C, DOT, 3, False, OVERLAP)
         h = numbers(BEFORE, at[:, None] + i[None, :], ok, fresh)
         h_r, h_z, h_n, _ = by_gate(total, S, R, N)
         r += h_r
@@ -86,16 +77,9 @@ def backward_step(WW, RESET, SAVED, DH, DG, CARRY, t, T, rows, H: tl.constexpr, 
         fresh = tl.zeros((R,), tl.int32)
         if HAS_RESET:
             fresh = tl.load(RESET + b * T + t + 1, mask=b_ok, other=0).to(tl.int32)
-        gate, k = parts(S, C)
+        gate = parts(S, C)[0]
         at = ((b * T + t + 1) * (4 * H))[None, :] + (tl.where(gate == 2, 3, gate) * H)[:, None]     # r, z, and the gradient of a
-        weights = tiles(W, gate, k, i, i_ok, H, 3, True)
-        total = tl.zeros((4 * S, R, N), tl.float32)
-        if OVERLAP:
-            take_turn()
-        for _ in range(0, H, S * C):
-            total = tl.dot(states(DG, at, k, b_ok, fresh, H), weights, total, input_precision=DOT)
-            k += S * C
-            weights = tiles(W, gate, k, i, i_ok, H, 3, True)
+        total = products(DG, at, W, i, i_ok, b_ok, fresh, H, R, N, S, C, DOT, 3, True, OVERLAP)
         g += tl.sum(total, axis=0) + numbers(CARRY, own, ok, fresh)
     if FINAL:
         tl.store(CARRY + own, g, mask=ok)

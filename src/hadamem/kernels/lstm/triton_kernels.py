@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .._gates import by_gate, numbers, parts, place, states, take_turn, tiles
+from .._gates import by_gate, numbers, parts, place, products
 from ..gru.triton_kernels import _tanh
 
 
@@ -35,16 +35,7 @@ def forward_step(GI, WW, H0, C0, RESET, HH, CC, SAVED, t, T, rows, H: tl.constex
         if not FIRST:
             BEFORE = HH
             at = (b * T + t - 1) * H
-        gate, k = parts(S, C)
-        weights = tiles(W, gate, k, u, u_ok, H, 4, False)
-        total = tl.zeros((4 * S, R, N), tl.float32)
-        if OVERLAP:
-            take_turn()
-        for _ in range(0, H, S * C):
-            x = states(BEFORE, at[None, :], k, b_ok, fresh, H)
-            total = tl.dot(x, weights, total, input_precision=DOT)
-            k += S * C
-            weights = tiles(W, gate, k, u, u_ok, H, 4, False)
+        total = products(BEFORE, at[None, :], W, u, u_ok, b_ok, fresh, H, R, N, S, C, DOT, 4, False, OVERLAP)
         h = numbers(BEFORE, at[:, None] + u[None, :], ok, fresh)
         h_i, h_f, h_g, h_o = by_gate(total, S, R, N)
         i += h_i
@@ -104,16 +95,9 @@ def backward_step(WW, RESET, SAVED, DH, DC, DG, D_H0, CARRY, t, T, rows, H: tl.c
         fresh = tl.zeros((R,), tl.int32)
         if HAS_RESET:
             fresh = tl.load(RESET + b * T + t + 1, mask=b_ok, other=0).to(tl.int32)
-        gate, k = parts(S, C)
+        gate = parts(S, C)[0]
         at = ((b * T + t + 1) * (4 * H))[None, :] + (gate * H)[:, None]
-        weights = tiles(W, gate, k, u, u_ok, H, 4, True)
-        total = tl.zeros((4 * S, R, N), tl.float32)
-        if OVERLAP:
-            take_turn()
-        for _ in range(0, H, S * C):
-            total = tl.dot(states(DG, at, k, b_ok, fresh, H), weights, total, input_precision=DOT)
-            k += S * C
-            weights = tiles(W, gate, k, u, u_ok, H, 4, True)
+        total = products(DG, at, W, u, u_ok, b_ok, fresh, H, R, N, S, C, DOT, 4, True, OVERLAP)
         dh += tl.sum(total, axis=0)
         dc = numbers(CARRY, own, ok, fresh)
     if FINAL:
