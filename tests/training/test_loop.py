@@ -351,7 +351,7 @@ def test_a_custom_env_trains(tmp_path, kind):
     before = children()
     env = {"class": Recall, "function": lambda: Recall(length=3), "env": Recall(),
            "vector env": SyncVectorEnv([Recall] * 8, autoreset_mode=AutoresetMode.DISABLED)}[kind]
-    more = {"workers": 2} if kind in ("class", "function") else {"num_envs": 1, "ppo__num_minibatches": 1} if kind == "env" else {}
+    more = {"workers": 2} if kind in ("class", "function") else {"num_envs": 1, "num_minibatches": 1} if kind == "env" else {}
     run = hm.train(env, "gru", out=tmp_path / "run", steps=3 * BATCH, quiet=True, **{**KEYWORDS, **more})
     assert run.status == "finished"
     assert "success" in run.metrics[-1]

@@ -71,7 +71,7 @@ def test_a_gymnasium_env_without_rendering_shows_its_observation():
 
 
 def test_a_gymnasium_env_renders_in_its_own_modes(monkeypatch):
-    policy = policy_for(Mixed, **{"ppo.num_minibatches": 1})
+    policy = policy_for(Mixed, num_minibatches=1)
     monkeypatch.setattr(Mixed, "metadata", {"render_modes": ["ansi"]})
     frames = list(play_frames(policy, Mixed, text=True))
     assert [frame.view.split()[0] for frame in frames] == ["t=0", "t=1", "t=2", "t=3", "t=4"]
