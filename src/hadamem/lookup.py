@@ -145,24 +145,21 @@ def import_from_here() -> None:
     _here.set(True)
 
 
-def option_names(make: Callable[..., Any]) -> list[str]:
-    """The names that a class or function takes as keywords."""
+def option_names(make: Callable[..., Any]) -> tuple[list[str], bool]:
+    """The names that a class or function takes as keywords, and whether it may take others: any, or it does not tell."""
     try:
         parameters = inspect.signature(make).parameters.values()
     except (TypeError, ValueError):      # a builtin without a signature
-        return []
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        return [], True
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return names, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def check_options(name: str, make: Callable[..., Any], options: Mapping[str, Any], always: Iterable[str] = ()) -> None:
     """Raise a ValueError that names an option which `make` does not take. always: options that someone else takes."""
-    try:
-        parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):      # a builtin without a signature
+    known, others = option_names(make)
+    if others:
         return
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    known = option_names(make)
     wrong = next((option for option in options if option not in {*known, *always}), None)
     if wrong is not None:
         raise ValueError(f"{name} has no option {wrong!r};{did_you_mean(wrong, known)} it takes {', '.join(known) or 'none'}")

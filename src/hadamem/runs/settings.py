@@ -145,19 +145,15 @@ class Table:
                     continue
                 if not isinstance(value, Mapping):
                     raise ValueError(f"{key} is a section with settings such as {self._example(key)}, got {value!r}")
-                inner = self.flatten({f"{key}.{field}": x for field, x in value.items()}, read)
-                for other in found.keys() & inner.keys():
-                    raise ValueError(f"{other} is given twice: {found[other]!r} and {inner[other]!r}; give it once")
-                found |= inner
+                given = self.flatten({f"{key}.{field}": x for field, x in value.items()}, read)
             else:
                 setting = self.find(key)
                 if value is None and setting.kind is dict:
                     continue
-                read_value = setting.read(value) if read else setting.check(value)
-                if setting.name in found:
-                    raise ValueError(f"{setting.name} is given twice: {found[setting.name]!r} and {read_value!r}, by another name; give it "
-                                     "once")
-                found[setting.name] = read_value
+                given = {setting.name: setting.read(value) if read else setting.check(value)}
+            for twice in found.keys() & given.keys():
+                raise ValueError(f"{twice} is given twice, under two names: {found[twice]!r} and {given[twice]!r}; give it once")
+            found |= given
         return found
 
     def _example(self, section: str) -> str:

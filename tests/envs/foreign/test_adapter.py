@@ -228,8 +228,8 @@ def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, text, words):
 class Limited(Mixed):
     """Has a limit of its own, under the name that `adapt` has for its own."""
 
-    def __init__(self, max_episode_steps=4, last=None):
-        super().__init__(max_episode_steps)
+    def __init__(self, max_episode_steps=4, last=None, **more):
+        super().__init__(max_episode_steps, **more)
         self.last = last
 
     def step(self, action):

@@ -60,7 +60,7 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
                                  "num_envs, workers, env_restarts, env_timeout and further options")
             make = _Given(env)
         elif callable(env):
-            if limit and "max_episode_steps" in lookup.option_names(env):      # the env ends its episodes itself
+            if limit and "max_episode_steps" in lookup.option_names(env)[0]:      # the env ends its episodes itself
                 options, max_episode_steps = {**limit, **options}, None
             lookup.check_options(f"env {getattr(env, '__qualname__', env)}", env, options)
             make = functools.partial(env, **options)
