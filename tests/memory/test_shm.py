@@ -229,12 +229,15 @@ def test_what_limits_the_memory_by_default(memory, clip):
     memory(torch.randn(2, 5, 3))
 
 
+@pytest.mark.parametrize("written", ["every column", "some columns"])
 @pytest.mark.parametrize("clip", ["auto", None])
-def test_long_growth_is_survived_by_default_only(clip):
+def test_long_growth_is_survived_by_default_only(clip, written):
     memory, x = hm.SHM(3, 2, 4, clip=clip), torch.tensor([0.5, -1.0, 2.0]).expand(2, 600, 3)
     with torch.no_grad():
         memory.calibration.theta.fill_(100.0)             # C is 0 or 2, the same at every step
         memory.key.weight.copy_(memory.norm(x)[0, :4])    # and every column is written to
+        if written == "some columns":
+            memory.key.weight[1:3].neg_()
     y, state = memory(x)
     grads = torch.autograd.grad(y.sum(), list(memory.parameters()))
     assert all(bool(g.isfinite().all()) for g in (y, state.M, *grads)) == (clip == "auto")

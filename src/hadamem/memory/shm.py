@@ -64,8 +64,8 @@ class SHM(Memory):
     - `row_mode="first"`, `theta_init=0`: rows drawn at each step act as noise that a policy gradient does not average out, and a
       start at C = 1 keeps early gradients alive. `SHM.paper` has the paper's random rows and Xavier start.
     - `read_norm`: LayerNorm (no affine part) on M q, whose size varies by orders of magnitude otherwise.
-    - `clip`: a learned C above 1 makes M overflow within some hundred steps. (It bounds M. Gradients of cells that are never written to
-      still grow as products of C do: updates that are not finite must be skipped, as `hadamem train` does.)
+    - `clip`: a learned C above 1 makes M overflow within some hundred steps, and gradients of cells that are never written to. With a clip
+      those are limited to ±1e12.
     - `input_norm`, `normalize_keys`, `shortcut`: LayerNorm on x, relu and sum-to-one for k and q, and W_s x̂ + b_s, as released.
     """
 

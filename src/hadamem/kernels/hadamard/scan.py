@@ -13,7 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .._steepness import limit_gradient
 from ..diagonal.scan import diagonal_scan, interleave, times
+
+LARGEST = 1e30     # product of C
 
 
 class Stretch(NamedTuple):
@@ -34,7 +37,7 @@ def hadamard_scan(
         return diagonal_scan(C, U, M0, reset)
     if reset is None:
         reset = torch.zeros(U.shape[:2], dtype=torch.bool, device=U.device)
-    total = _inclusive_scan(Stretch(C, U, reset[:, :, None, None], torch.full_like(U, -clip), torch.full_like(U, clip)))
+    total = _inclusive_scan(Stretch(C, limit_gradient(U), reset[:, :, None, None], torch.full_like(U, -clip), torch.full_like(U, clip)))
     if M0 is None and U.shape[1] == 1:
         M0 = torch.zeros_like(U[:, 0])     # a single step: keeps C in the graph, with gradient zero
     M = total.Q if M0 is None else times(total.P, torch.where(total.cut, 0.0, M0[:, None])) + total.Q
@@ -44,8 +47,10 @@ def hadamard_scan(
 def _compose(first: Stretch, second: Stretch) -> Stretch:
     """`first`, then `second`. Masking before the product keeps inf and nan of a dropped episode out of the result."""
     P, Q, low, high = (times(second.P, torch.where(second.cut, 0.0, x)) for x in (first.P, first.Q, first.low, first.high))
+    P = P.clamp(max=LARGEST)                  # beyond, everything but 0 is at its limit; and 0 * inf is nan
     huge = torch.finfo(Q.dtype).max / 4
     Q = (Q + second.Q).clamp(-huge, huge)     # beyond, low and high decide alone; an infinite Q could meet its opposite and make nan
+    Q = limit_gradient(Q)
     low, high = (_limit(x + second.Q, second.low, second.high) for x in (low, high))
     return Stretch(P, Q, first.cut | second.cut, low, high)
 

@@ -31,7 +31,8 @@ def shm(
 
     At every step, in this order: where `reset[b, t]`, the memory of row b is dropped; it is multiplied by
     C_t = 1 + tanh(theta_t ⊗ vc_t) (eq. 14); v_t ⊗ k_t is added (eqs. 8, 9: v comes with its gate multiplied in); with `clip`,
-    entries are limited to ±clip; h_t = M_t q_t is read (eq. 2). V and K, the value and key widths, may differ.
+    entries are limited to ±clip, and gradients of M to ±1e12, at least every 32 steps; h_t = M_t q_t is read (eq. 2). V and K, the value
+    and key widths, may differ.
 
     M0 [B, V, K] is the memory before the first step (None: zeros). `calibration` is "tanh", "sigmoid" (C = sigmoid(z)), "none" (C = 1;
     theta and vc may be None), "exp" (e^z bent to [1/2, 2], log C is odd) or "drift" (the same of z + b ⊗ 1; theta is [B, T, 2 V], b its

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from .._numba import jit as compiled
+from .._steepness import STEEPEST
 from .curves_cpu import FAST, has_drift, lift, shift, squash, top
 
 W = 128        # columns worked on at a time
@@ -44,6 +45,14 @@ def _store(x, at, target, b, r, j0, width, new):
     else:
         for j in range(width):
             target[b, r, u(j0 + j)] += x[u(at + j)]
+
+
+@jit(inline="always")
+def _store_limited(x, at, target, b, r, j0, width, limit):
+    for j in range(width):
+        y = x[u(at + j)]
+        y = -limit if y < -limit else y        # written so that nan stays
+        target[b, r, u(j0 + j)] = limit if y > limit else y
 
 
 @jit()
@@ -374,7 +383,10 @@ def run_backward(theta, vc, v, k, q, reset, checkpoints, dh, rate, gain, curve, 
                             _reverse(x, n, b, i, two, t0, s, steps, j0 == 0, theta, v, reset, dh, gain, curve, clip, dtheta, dv)
                         _reverse(x, n, b, i, two, t0, 0, s, j0 == 0, theta, v, reset, dh, gain, curve, None, dtheta, dv)
                         for r in range(1 + two):
-                            _store(x, A + r * W, dM, b, i + r, j0, width, True)
+                            if clip is None:
+                                _store(x, A + r * W, dM, b, i + r, j0, width, True)
+                            else:
+                                _store_limited(x, A + r * W, dM, b, i + r, j0, width, x.dtype.type(STEEPEST))
                     for s in range(steps):
                         at = RECORD * s
                         _store(x, at + DKEY, dk, unit, t0 + s, j0, width, band == part)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .._steepness import limit_gradient
 from .forms import calibrate, logits
 
 
@@ -37,6 +38,6 @@ def shm_reference(
             M = M * calibrate(logits(theta_t, vc_t, calibration), calibration)   # eq. 14
         M = M + v_t[:, :, None] * k_t[:, None, :]                   # eqs. 8, 9
         if clip is not None:
-            M = M.clamp(-clip, clip)
+            M = limit_gradient(M.clamp(-clip, clip))
         h.append((M * q_t[:, None, :]).sum(-1))                     # eq. 2
     return torch.stack(h, dim=1), M

@@ -6,8 +6,10 @@ import triton
 import triton.language as tl
 
 from .triton_kernels import (
+    _STEEPEST,
     _advance,
     _lift,
+    _limit,
     _load,
     _load_rows,
     _load_step,
@@ -123,8 +125,12 @@ def _gradient_block(
     HAS_RESET: tl.constexpr, CLIP: tl.constexpr, CALIBRATED: tl.constexpr,
     RATE: tl.constexpr, PART: tl.constexpr, FLOOR: tl.constexpr, DRIFT: tl.constexpr, GAIN: tl.constexpr, FAST: tl.constexpr,
     S: tl.constexpr, N: tl.constexpr, G: tl.constexpr, R: tl.constexpr, W: tl.constexpr, WHOLE: tl.constexpr, PACK: tl.constexpr,
+    MOST: tl.constexpr,
 ):
-    """Gradients of the N steps from t0 on, for `bands` row bands from `first_row` on; A is read from AA and goes back there."""
+    """Gradients of the N steps from t0 on, for `bands` row bands from `first_row` on; A is read from AA and goes back there.
+
+    MOST: what |A| is limited to, once in N steps; None: nothing is.
+    """
     FOLD: tl.constexpr = G == 1 and W >= 128                                     # see _tile_columns
     TREE: tl.constexpr = FOLD and FAST and R == 4
     LOW: tl.constexpr = PART if FLOOR == 0 else PART * FLOOR
@@ -141,6 +147,8 @@ def _gradient_block(
         tile_ok = row_ok & col_ok
         M = _load(CK + tile, tile_ok, WHOLE)
         A = _load(AA + tile, tile_ok, WHOLE)
+        if MOST is not None:
+            A = _limit(A, MOST)
         below = tl.minimum(tile + R * K, V * K - 1)
         _prefetch(CK + below, FAST)                                              # the next band's, which come from far away
         _prefetch(AA + below, FAST)
@@ -245,6 +253,7 @@ def gradients_kernel(
     DK, DQ hold one partial sum per group, DTH, DDR (the drift's), DV one per strip. With CLIP it is one of a pair; LIMITED says which one.
     """
     LIMIT: tl.constexpr = CLIP if LIMITED else None
+    MOST: tl.constexpr = None if CLIP is None else _STEEPEST
     if CLIP is not None:
         if _not_mine(LARGEST, CLIP, LIMITED):
             return
@@ -278,8 +287,8 @@ def gradients_kernel(
     for i in range(last - even):
         _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DDR, DV, DVC, DK, DQ, saved, last - 1 - i, row, cols, col_ok,
                         bands, V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, LIMIT, CALIBRATED, RATE, PART, FLOOR, DRIFT, GAIN, FAST,
-                        S, 1, G, R, W, WHOLE, PACK)
+                        S, 1, G, R, W, WHOLE, PACK, MOST)
     for i in range(blocks):
         _gradient_block(TH, VC, VV, KK, QQ, RESET, CK, DH, AA, DTH, DDR, DV, DVC, DK, DQ, saved, even - (i + 1) * N, row, cols, col_ok,
                         bands, V, K, TH_S, VC_S, V_S, K_S, Q_S, HAS_RESET, LIMIT, CALIBRATED, RATE, PART, FLOOR, DRIFT, GAIN, FAST,
-                        S, N, G, R, W, WHOLE, PACK)
+                        S, N, G, R, W, WHOLE, PACK, MOST)

@@ -19,6 +19,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .._steepness import STEEPEST
+
+_STEEPEST = tl.constexpr(STEEPEST)
+
 
 @triton.jit
 def _calibrate(theta, vc, RATE: tl.constexpr, PART: tl.constexpr, FLOOR: tl.constexpr, DRIFT: tl.constexpr, FAST: tl.constexpr):
@@ -395,5 +399,7 @@ def combine_kernel(PP, QQ, CUT, ENTRY, LARGEST, segments, cells, REVERSE: tl.con
         if CLIP is not None:
             cut = cut | (limited & (P == 0.0))
         x = P * tl.where(cut, 0.0, x) + Q                  # masked before the product: 0 * inf is nan
+        if CLIP is not None:
+            x = _limit(x, _STEEPEST)                       # a gradient: forward in time there are no segments with a clip
         P = next_P
         Q = next_Q
