@@ -209,6 +209,8 @@ def test_resume(trained, here, capsys):
     (["--env", ENV, "--ppo.epoch", "4"], "did you mean '--ppo.num-epochs'"),
     (["--env", ENV, "--lerning-rate", "4"], "did you mean '--learning-rate'"),
     (["--env", ENV, "--discount", "0.9"], "unknown argument '--discount'; did you mean '--gamma'?"),
+    (["--env", ENV, "--tau", "0.9"], "unknown argument '--tau'; it belongs to agent 'sac', but the agent is 'ppo'; see"),
+    (["--env", ENV, "--agent", "sac", "--ppo.gamma", "0.9"], "'--ppo.gamma'; it belongs to agent 'ppo', but the agent is 'sac'; see"),
     (["--env", ENV, "--ppo.discount", "0.9"], "did you mean '--ppo.gamma'"),
     (["--env", ENV, "--hidden-size=4"], "did you mean '--memory-size'"),
     (["--env", ENV, "--set", "ppo.discount=0.9"], "unknown setting 'ppo.discount'; did you mean 'gamma'?"),

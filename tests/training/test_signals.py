@@ -212,3 +212,11 @@ def test_output_that_nobody_reads_does_not_cost_the_checkpoint():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)
     assert stop.asked
+
+
+@pytest.mark.parametrize(("saves", "words"), [(True, "with a checkpoint"), (False, "nothing is saved, as the run has no folder")])
+def test_the_line_after_ctrl_c_says_what_is_saved(saves, words, capfd):
+    with signals.Signals(saves=saves):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.01)
+    assert words in capfd.readouterr().err

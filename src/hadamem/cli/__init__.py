@@ -142,8 +142,8 @@ def _run(argv: list[str]) -> int:
     if rest:
         meant = getattr(args, "parser", parser)
         word = rest[0].partition("=")[0]
-        same = args.elsewhere(word) if hasattr(args, "elsewhere") else None     # its name in another library
-        hint = f" did you mean {same!r}?" if same else did_you_mean(word, meant._option_string_actions)
+        hint = args.explain(word) if hasattr(args, "explain") else ""
+        hint = hint or did_you_mean(word, meant._option_string_actions)
         raise UsageError(f"unknown argument {rest[0]!r};{hint} see `{meant.prog} --help`")
     if not hasattr(args, "command"):
         parser.print_help()

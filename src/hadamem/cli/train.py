@@ -15,11 +15,11 @@ from ..files import check_path, clip_text
 from ..lookup import trust_names, trusted_names, trusting
 from ..runs import folder as folders
 from ..runs.checkpoint import Checkpoints, read, read_about
-from ..runs.config import TrainConfig, check_sections, complete, make_config, override, settings_table, to_dict, to_flat
+from ..runs.config import TrainConfig, check_sections, complete, make_config, other_agent, override, settings_table, to_dict, to_flat
 from ..runs.files import CheckpointError
 from ..runs.folder import RUNS
 from ..runs.presets import PRESETS
-from ..runs.settings import ELSEWHERE, Table
+from ..runs.settings import ELSEWHERE
 from .errors import WorkError
 from .options import add_setting, add_trust, parse_assignments, setting_flags
 from .output import print_table
@@ -44,7 +44,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     agent = _find_agent(getattr(parser, "words", []))
     table = settings_table(agent)
     defaults = to_flat(make_config(agent=agent))
-    parser.set_defaults(elsewhere=lambda word: _flag_elsewhere(word, table))
+    parser.set_defaults(explain=lambda word: _explain(word, agent))
     for name, words in COMMON.items():
         add_setting(add, table.settings[name], table, words)
     add("--name", help="name of the run; its folder is runs/NAME (default: from env, memory and seed)")
@@ -219,10 +219,14 @@ def _agent_of(args: argparse.Namespace, saved: dict[str, Any]) -> str:
     return getattr(args, "agent", None) or saved.get("agent") or (DEFAULT_AGENT if preset is None else preset.agent)
 
 
-def _flag_elsewhere(option: str, table: Table) -> str | None:
-    """The option that other libraries call `option`; None if it is not known."""
-    field = ELSEWHERE.get(option.lstrip("-").rpartition(".")[2].replace("-", "_"))
-    return setting_flags(table.find(field), table)[-1 if "." in option else 0] if field in table.bare else None
+def _explain(option: str, agent: str) -> str:
+    """What to say of an unknown option that other libraries or other agents have; "" if it is not known."""
+    table, name = settings_table(agent), option.lstrip("-").replace("-", "_")
+    field = ELSEWHERE.get(name.rpartition(".")[2])
+    if field in table.bare:
+        return f" did you mean {setting_flags(table.find(field), table)[-1 if '.' in option else 0]!r}?"
+    other = other_agent(name, agent)
+    return "" if other is None else f" it belongs to agent {other!r}, but the agent is {agent!r};"
 
 
 def default_name(config: TrainConfig) -> str:

@@ -13,7 +13,7 @@ from ..memory import resolve_options
 from ..names import did_you_mean, shorten
 from ..ranges import check_floats
 from .presets import PRESETS
-from .settings import Table
+from .settings import ALIASES, Table
 
 MOST_THREADS = 1024      # torch takes any number, and aborts the process where the system has no more
 OF_THE_RUN = {"num_envs", "seed", "device", "workers", "env_restarts", "env_timeout"}      # not options of an env
@@ -158,13 +158,22 @@ def read_values(values: Mapping[str, Any], preset: str) -> dict[str, Any]:
 
 
 def check_sections(values: Mapping[str, Any], agent: str, file: Any = None) -> None:
-    """Refuse the section of another agent than the run's."""
+    """Refuse settings of another agent than the run's."""
     for name in values:
-        head = str(name).replace("__", ".").partition(".")[0]
-        other = next((other for other in AGENTS if section_of(other) == head != section_of(agent)), None)
+        other = other_agent(str(name), agent)
         if other is not None:
             raise ValueError(f"{'' if file is None else f'{file}: '}{name!r} belongs to agent {other!r}, but the agent is {agent!r}; "
                              f"leave it out, or choose agent {other!r}")
+
+
+def other_agent(name: str, agent: str) -> str | None:
+    """The agent that has this setting or section, if `agent` has not."""
+    name = name.replace("-", "_").replace("__", ".")
+    name = ALIASES.get(name, name)
+    head, table = name.partition(".")[0], settings_table(agent)
+    if head in table.sections or any(name in (full, full.rpartition(".")[2]) for full in table.settings):
+        return None
+    return next((other for other in AGENTS if section_of(other) == head or name in settings_table(other).bare), None)
 
 
 def spell_out(network: Any) -> Any:

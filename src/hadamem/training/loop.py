@@ -68,7 +68,7 @@ def train(config: TrainConfig, folder: Path | str | None = None, *, resume: bool
         for inner in waiting.envs:
             if isinstance(inner, AdaptedEnv):
                 inner.backend.notify = say
-        stop = stack.enter_context(Signals(stopping, waiting))
+        stop = stack.enter_context(Signals(stopping, waiting, saves=disk is not None))
         facts: dict[str, Any] = {}
         try:
             if built is not None:

@@ -68,12 +68,14 @@ class Signals:
     That reaches Python code and workers; an env that hangs in C code of this process stays until that code returns.
 
     In threads other than the main one, which get no signals, it does nothing.
+
+    stopping: called at the first signal; None: Ctrl-C prints a line. saves: whether that line may promise a checkpoint.
     """
 
-    def __init__(self, stopping: Callable[[], None] | None = None, waiting: Waiting | None = None) -> None:
+    def __init__(self, stopping: Callable[[], None] | None = None, waiting: Waiting | None = None, saves: bool = True) -> None:
         self.number: int | None = None            # the first signal
         self.hung = ""                            # which envs did not answer; "": they all did
-        self.stopping, self.waiting = stopping, waiting
+        self.stopping, self.waiting, self.saves = stopping, waiting, saves
         self._came = 0.0                          # when the first signal came
         self._alarm = False                       # the next signal is from `_watch`
         self._over = threading.Event()
@@ -122,7 +124,8 @@ class Signals:
                 self.stopping()
         elif number == signal.SIGINT:          # os.write: Python's streams may be in use
             with contextlib.suppress(OSError):
-                os.write(2, b"\nstopping after this iteration, with a checkpoint; press Ctrl-C again to stop at once\n")
+                how = b", with a checkpoint" if self.saves else b"; nothing is saved, as the run has no folder"
+                os.write(2, b"\nstopping after this iteration" + how + b"; press Ctrl-C again to stop at once\n")
 
     def _overdue(self) -> bool:
         """Whether an env keeps the run waiting for too long after a signal."""
