@@ -401,7 +401,8 @@ def test_an_agent_by_its_class():
     assert from_dict(json.loads(json.dumps(values))) == config
     for bad, words in (({"ppo": {"gamma": 0.9}}, "'ppo' belongs to agent 'ppo', but the agent is"),
                        ({"bonuses": 1}, "unknown setting 'bonuses'"),
-                       ({"ppo.bonus": 1}, "'ppo.bonus' belongs to agent 'ppo'"), ({"num_epochs": 1}, "'num_epochs' belongs to agent 'ppo'")):
+                       ({"ppo.bonus": 1}, "'ppo.bonus' belongs to agent 'ppo'"),
+                       ({"num_epochs": 1}, "'num_epochs' belongs to agent 'ppo'")):
         with pytest.raises(ValueError, match=words):
             make_config(env="TMaze", agent=name, **bad)
 
