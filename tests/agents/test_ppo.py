@@ -10,7 +10,7 @@ import hadamem as hm
 from hadamem import states
 from hadamem.agents import PPO, ActorCritic, AgentSpec, NetworkConfig, PPOConfig, Progress, Rollout, make_actions
 from hadamem.agents.ppo import JOINT, STATISTICS, make_batch, minibatches, ppo_loss
-from hadamem.agents.returns import compute_gae, rising_gamma
+from hadamem.agents.returns import compute_gae, lengths_differ, rising_gamma
 from hadamem.training.replay import LatestRollout
 
 MULTI = spaces.MultiDiscrete([3, 4])
@@ -344,6 +344,18 @@ def test_a_memory_is_the_same_by_each_of_its_names():
         del hm.memory.MEMORIES["shm-mine"]
 
 
+def test_episodes_of_different_lengths():
+    first, ended = torch.zeros(2, 2, 8, dtype=torch.bool)
+    first[:, 0] = True
+    assert not lengths_differ(first, ended)                             # none ended
+    ended[:, 3], first[:, 4] = True, True
+    assert not lengths_differ(first, ended)                             # what goes on does not count
+    ended[1, 7] = True
+    assert not lengths_differ(first, ended)
+    ended[0, 6] = True
+    assert lengths_differ(first, ended)
+
+
 def test_a_rising_discount():
     assert rising_gamma(0.99, 0.0) == pytest.approx(0.9)
     assert 1 / (1 - rising_gamma(0.99, 0.5)) == pytest.approx(10 * 10 ** 0.5)      # horizons grow by equal factors
@@ -351,11 +363,15 @@ def test_a_rising_discount():
     assert (rising_gamma(0.5, 0.0), rising_gamma(1.0, 0.3)) == (0.5, 1.0)          # shorter than the first horizon; endless
 
 
-@pytest.mark.parametrize(("reward", "schedule", "want"), [("dense", "auto", 0.9), ("sparse", "auto", 0.99), ("sparse", "rising", 0.9),
-                                                          ("dense", "constant", 0.99)])
-def test_the_discount_follows_from_the_first_rewards(reward, schedule, want):
+@pytest.mark.parametrize(("reward", "lengths", "schedule", "want"), [
+    ("dense", "same", "auto", 0.9), ("dense", "none", "auto", 0.9), ("dense", "differ", "auto", 0.99), ("sparse", "same", "auto", 0.99),
+    ("sparse", "differ", "rising", 0.9), ("dense", "same", "constant", 0.99)])
+def test_the_discount_follows_from_the_first_rollout(reward, lengths, schedule, want):
     made = agent(PPOConfig(gamma_schedule=schedule, num_minibatches=2, num_epochs=1))
-    rollout = act(made.network)
+    rollout = act(made.network, resets=0.15 if lengths == "differ" else 0.0)
+    if lengths == "same":
+        rollout.terminated[:, [3, 11]] = rollout.truncated[:, 7] = True
+        rollout.first[:, [0, 4, 8, 12]] = True
     if reward == "sparse":
         rollout.reward = (torch.rand_like(rollout.reward) < 0.1).float()
     source = LatestRollout(rollout)

@@ -24,7 +24,7 @@ from .agent import Acted, Agent, AgentSpec, Progress, Rollout, Source
 from .distributions import Actions, make_actions
 from .networks import ActorCritic
 from .optimizers import Adam
-from .returns import compute_gae, reward_density, rising_gamma
+from .returns import compute_gae, lengths_differ, reward_density, rising_gamma
 
 OUTLIER = 30.0       # an advantage counts at most this many times the usual size of returns, or the largest reward
 JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
@@ -37,7 +37,7 @@ class PPOConfig:
     learning_rate: float = 5e-5              # of Adam
     lr_schedule: str = "constant"            # constant, or linear: falls to 0 at the end of training
     gamma: float = 0.99                      # discount factor
-    gamma_schedule: str = "constant"         # rising: from 0.9 to gamma at the end; auto: rising where most rewards differ; constant
+    gamma_schedule: str = "constant"         # constant; rising: from 0.9 to gamma at the end; auto: see `set_gamma`
     gae_lambda: float = 1.0                  # 1: the whole return minus the value
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
@@ -126,7 +126,7 @@ class PPO(Agent):
         device = self.adam.rate.device
         self.kl_coef = torch.tensor(self.config.kl_coef, dtype=torch.float32, device=device)
         self.gamma = torch.tensor(self.config.gamma, dtype=torch.float32, device=device)      # of this iteration
-        self.dense = torch.zeros((), device=device)                      # 1: most rewards of the first rollout differ from the usual one
+        self.dense = torch.zeros((), device=device)                      # 1: so was the first rollout that "auto" has the discount rise
         if self.config.gamma_schedule == "auto":
             self.saved = (*self.saved, "dense")
         self.value_square = torch.zeros((), device=device)               # running mean square of the value targets; 0: none yet
@@ -170,13 +170,19 @@ class PPO(Agent):
         return self.finish(len(sets))
 
     def set_gamma(self, progress: Progress) -> None:
-        """Choose this iteration's discount factor. Where rewards come at every step, a short horizon at first learns much sooner."""
+        """Choose this iteration's discount factor.
+
+        "auto": where most rewards differ from the usual one, each is an answer to recent actions, and a short horizon at first learns much
+        sooner. But where an agent can end its episodes, it has to see their end coming.
+        """
         config = self.config
         if config.gamma_schedule == "rising":
             self.gamma.fill_(rising_gamma(config.gamma, progress.fraction))
         elif config.gamma_schedule == "auto":
             if progress.env_steps == 0:
-                self.dense.copy_(reward_density(self.rollout.reward) > 0.5)
+                rollout = self.rollout
+                given_length = ~lengths_differ(rollout.first, rollout.terminated | rollout.truncated)
+                self.dense.copy_((reward_density(rollout.reward) > 0.5) & given_length)
             self.gamma.copy_(torch.where(self.dense > 0, rising_gamma(config.gamma, progress.fraction), config.gamma))
 
     def observe(self, first: bool = False) -> None:

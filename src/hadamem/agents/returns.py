@@ -31,6 +31,13 @@ def reward_density(rewards: Tensor) -> Tensor:
     return (flat != flat.median()).float().mean()
 
 
+def lengths_differ(first: Tensor, ended: Tensor) -> Tensor:
+    """Whether some of the episodes that ended, in rollouts [N, T] from the start of the envs on, were longer than others."""
+    time = torch.arange(first.shape[1], device=first.device).expand(first.shape)
+    length = time - torch.where(first, time, 0).cummax(1).values
+    return torch.where(ended, length, -1).max() > torch.where(ended, length, first.shape[1]).min()
+
+
 def rising_gamma(last: float, fraction: float) -> float:
     """A discount factor whose horizon 1 / (1 - gamma) grows by equal factors, from FIRST_HORIZON steps to that of `last`."""
     if last >= 1:
