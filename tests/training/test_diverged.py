@@ -195,10 +195,13 @@ def test_best_is_judged_by_evaluations(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("memory", "rate"), [(memory, rate) for memory in ("shm", "shm-paper", "gru") for rate in (0.1, 1.0, 1e3, 1e10)
-                                              if rate > 0.1 or memory == "gru"])      # the others learn to walk, and are best at their end
+@pytest.mark.parametrize(("memory", "rate"), [("shm", 1.0), ("shm", 1e3), ("shm", 1e10), ("shm-paper", 1e3), ("shm-paper", 1e10),
+                                              ("gru", 0.1), ("gru", 1.0), ("gru", 1e3), ("gru", 1e10)])
 def test_every_wild_rate_can_be_undone(tmp_path, memory, rate):
-    """Whether the run fails or only unlearns: from its best checkpoint and with the usual rate it solves the task."""
+    """Whether the run fails or only unlearns: from its best checkpoint and with the usual rate it solves the task.
+
+    With smaller rates than these, SHM finds out how to walk, which is better than at first, and stays with that.
+    """
     wild = hm.runs.make_config(env="TMaze", memory=memory, total_steps=40_000, device="cpu", log=(), learning_rate=rate, max_grad_norm=None)
     with contextlib.suppress(Diverged):
         assert train(wild, tmp_path / "run").summary()["success"] < 0.9
