@@ -178,3 +178,22 @@ def test_recycled_memory_is_never_shared():
     assert b.data_ptr() != address      # the view still holds the first block
     del view
     assert _recycle.empty(1 << 9, 1 << 9).data_ptr() == address
+
+
+@pytest.mark.parametrize("backend", ["reference", "scan"])
+def test_a_limited_memory_under_every_transform(backend):
+    """The limit of its gradients is a function of its own, which must not stand in the way."""
+    torch.manual_seed(0)
+    v, k = torch.randn(2, 2, 4, 3, dtype=torch.float64).unbind(0)
+
+    def loss(v, k=k):
+        return hm.kernels.shm(v, k, v, k, k, None, None, 1e8, "tanh", backend)[0].square().sum()
+
+    x = v.clone().requires_grad_()
+    assert torch.autograd.gradcheck(loss, x, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(loss, x)
+    want = torch.func.grad(loss)(v)
+    got, = torch.autograd.grad(torch.compile(loss, fullgraph=True, backend="aot_eager")(x), x)
+    torch.testing.assert_close(got, want)
+    each = torch.func.vmap(torch.func.grad(lambda v, k: loss(v[None], k[None])))(v, k)
+    torch.testing.assert_close(each, want)

@@ -29,6 +29,10 @@ class _Limited(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         return grads[0].clamp(-STEEPEST, STEEPEST)
 
+
+class _WithTangents(_Limited):
+    """For forward-mode differentiation, too, which torch.compile does not take."""
+
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
         return tangents[0].view_as(tangents[0])
@@ -36,4 +40,4 @@ class _Limited(torch.autograd.Function):
 
 def limit_gradient(x: Tensor) -> Tensor:
     """x itself; its gradient is limited to ±STEEPEST on the way back."""
-    return _Limited.apply(x)
+    return (_Limited if torch.compiler.is_compiling() else _WithTangents).apply(x)
