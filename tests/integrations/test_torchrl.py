@@ -113,20 +113,21 @@ def test_without_a_primer_nothing_leaks_into_the_next_episode():
     assert not torch.isclose(data["y"][1::2], want).all(dim=1).any()
 
 
-def test_without_a_primer_learning_starts_episodes_as_acting_does():
-    """The stored state of an episode's first step is then the last one of the episode before."""
-    module = make_module("gru")
-    state = torch.zeros(1, packed_width(module.memory))
+@pytest.mark.parametrize("name", ["gru", "shm-paper"])
+@torch.no_grad()
+def test_without_a_primer_learning_starts_episodes_as_acting_does(name):
+    """In a loop of one's own: the module replaces the last state of the episode before, in the data too."""
+    module = make_module(name)
     seen, start = torch.randn(1, 6, 2), torch.tensor([True, False, False, True, False, True])
-    acted, states = [], []
+    state, steps = torch.zeros(1, packed_width(module.memory)), []
     for t in range(6):
-        states.append(state)
-        data = module(TensorDict({"observation": seen[:, t], "is_init": start[None, t:t + 1], "memory_state": state}, [1]))
-        acted.append(data["y"])
-        state = data["next", "memory_state"]
-    whole = TensorDict({"observation": seen, "is_init": start[None, :, None], "memory_state": torch.stack(states, 1)}, [1, 6])
+        steps.append(module(TensorDict({"observation": seen[:, t], "is_init": start[None, t:t + 1], "memory_state": state}, [1])))
+        state = steps[-1]["next", "memory_state"]
+    acted = torch.stack(steps, 1)
+    assert acted["memory_state"][0, :, 0].tolist() == [1, 2, 2, 1, 2, 1]
+    again = acted.select("observation", "memory_state", "is_init")
     with set_recurrent_mode(True):
-        torch.testing.assert_close(module(whole)["y"], torch.stack(acted, 1))
+        torch.testing.assert_close(module(again)["y"], acted["y"])
 
 
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 2, 3)])

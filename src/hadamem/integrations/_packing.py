@@ -29,12 +29,24 @@ def unpack(memory: Memory, vector: Tensor, start: Tensor | None = None, seeds: T
     seeds [B]: row i gets the fresh state of seed seeds[i], so that acting and learning agree where fresh states are random.
     """
     state = states.from_vector(memory, vector[:, 1:])
-    mark = vector[:, 0]
-    fresh = mark == 0 if start is None else (mark == 0) | (start & (mark == 2))
+    fresh = _without_state(vector, start)
     if fresh.any():
         new = memory.initial_state(fresh.shape[0], device=fresh.device) if seeds is None else _seeded(memory, fresh, seeds)
         state = states.where(fresh, new, state)
     return state
+
+
+def renew(memory: Memory, vector: Tensor, start: Tensor) -> Tensor:
+    """`vector`, with a packed fresh state where `unpack` would make one."""
+    fresh = _without_state(vector, start)
+    if not fresh.any():
+        return vector
+    return torch.where(fresh[:, None], pack(memory.initial_state(fresh.shape[0], device=fresh.device), fresh=True), vector)
+
+
+def _without_state(vector: Tensor, start: Tensor | None) -> Tensor:
+    mark = vector[:, 0]
+    return mark == 0 if start is None else (mark == 0) | (start & (mark == 2))
 
 
 def _seeded(memory: Memory, fresh: Tensor, seeds: Tensor) -> states.State:

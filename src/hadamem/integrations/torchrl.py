@@ -25,7 +25,7 @@ except ImportError as error:
     raise ImportError(f"hadamem.integrations.torchrl needs torchrl ({error}): pip install 'hadamem[torchrl]'") from error
 
 from ..memory import Memory
-from ._packing import pack, packed_width, unpack
+from ._packing import pack, packed_width, renew, unpack
 
 
 class MemoryModule(TensorDictModuleBase):
@@ -34,10 +34,12 @@ class MemoryModule(TensorDictModuleBase):
     in_key, out_key: of the memory's input [*, input_size] and output [*, output_size]. state_key: of its packed state, read at
     `state_key` and written to ("next", state_key). init_key: of the flags that `InitTracker` writes.
 
-    By default, every entry of a tensordict is one step, and rows that open an episode start with a fresh state. In recurrent mode
-    (`set_recurrent_mode`, which TorchRL's losses switch on), the last batch dimension is time. A sequence then starts from the state
-    stored with its first step, also at every step within it where init_key is set. Stored next states stay as they are; where there
-    are none, those written are zeros (no state) except after the last step of the longest sequences.
+    By default, every entry of a tensordict is one step, and rows that open an episode start with a fresh state, which is also written to
+    `state_key` (without a primer the last state of the episode before stands there). In recurrent mode (`set_recurrent_mode`, which
+    TorchRL's losses switch on), the last batch dimension is time. A sequence then starts from the state stored with its first step, also
+    at every step within it where init_key is set: GAE sets it at the second step of an episode as well, for the values of next steps.
+    Stored next states stay as they are; where there are none, those written are zeros (no state) except after the last step of the
+    longest sequences.
     """
 
     def __init__(self, memory: Memory, *, in_key: Any, out_key: Any, state_key: Any = "memory_state", init_key: Any = "is_init",
@@ -81,7 +83,9 @@ class MemoryModule(TensorDictModuleBase):
         if self.recurrent_mode:
             y, after = self._run(x, start, vectors)
         else:
-            y, state = self.memory.step(x[:, 0], unpack(self.memory, vectors[:, 0], start[:, 0]))
+            before = renew(self.memory, vectors[:, 0], start[:, 0])
+            tensordict.set(state_key, before.reshape(*shape, -1))      # learning starts from what acting did
+            y, state = self.memory.step(x[:, 0], unpack(self.memory, before))
             after = pack(state)
         y_key, after_key = self.out_keys
         tensordict.set(y_key, y.reshape(*shape, -1))
@@ -92,12 +96,12 @@ class MemoryModule(TensorDictModuleBase):
     def _run(self, x: Tensor, start: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
         """x [B, T, D], start [B, T], vectors [B, T, W] -> y [B, T, output_size] and the states after each step [B, T, W], where known."""
         B, T, D = x.shape
-        fresh = start.flatten()
-        begin = torch.cat([torch.ones_like(start[:, :1]), start[:, 1:]], dim=1).flatten().nonzero()[:, 0]      # [N] sequences' first steps
+        start = torch.cat([torch.ones_like(start[:, :1]), start[:, 1:]], dim=1)
+        begin = start.flatten().nonzero()[:, 0]                               # [N] first steps of all sequences
         length = torch.diff(begin, append=begin.new_tensor([B * T]))          # [N]
         offset = torch.arange(int(length.max()), device=x.device)
         steps = (begin[:, None] + offset).clamp(max=B * T - 1)                # [N, L] past its end, a sequence reads on: y is not used
-        y, state = self.memory(x.reshape(B * T, D)[steps], unpack(self.memory, vectors.flatten(0, 1)[begin], fresh[begin]))
+        y, state = self.memory(x.reshape(B * T, D)[steps], unpack(self.memory, vectors.flatten(0, 1)[begin]))
         whole = length == offset.shape[0]
         after = torch.zeros_like(vectors).flatten(0, 1).index_copy(0, steps[whole, -1], pack(state)[whole])
         return y[offset < length[:, None]].reshape(B, T, -1), after.reshape(vectors.shape)
