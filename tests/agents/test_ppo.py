@@ -346,14 +346,14 @@ def test_a_memory_is_the_same_by_each_of_its_names():
 
 def test_episodes_of_different_lengths():
     first, ended = torch.zeros(2, 2, 8, dtype=torch.bool)
-    first[:, 0] = True
     assert not lengths_differ(first, ended)                             # none ended
-    ended[:, 3], first[:, 4] = True, True
-    assert not lengths_differ(first, ended)                             # what goes on does not count
-    ended[1, 7] = True
-    assert not lengths_differ(first, ended)
-    ended[0, 6] = True
-    assert lengths_differ(first, ended)
+    ended[:, [1, 5]], first[:, [2, 6]] = True, True
+    assert not lengths_differ(first, ended)                             # what began before, or goes on, does not count
+    ended[:, 7] = True
+    assert lengths_differ(first, ended)                                 # four steps and two
+    ended[:, 7], ended[0, 7] = False, True
+    assert lengths_differ(torch.zeros_like(first), ended)               # out of step
+    assert not lengths_differ(torch.zeros_like(first)[:1], ended[:1])
 
 
 def test_a_rising_discount():
@@ -378,6 +378,9 @@ def test_the_discount_follows_from_the_first_rollout(reward, lengths, schedule, 
     made.attach(source)
     made.learn(source, Progress(0, 1000), torch.Generator().manual_seed(0))
     assert float(made.gamma) == pytest.approx(want)
+    rollout.terminated[0] = True                     # from now on lengths differ, which is noticed early in training only
     made.learn(source, Progress(500, 1000), torch.Generator().manual_seed(0))
     assert float(made.gamma) == pytest.approx(want if want == 0.99 else rising_gamma(0.99, 0.5))
+    made.learn(source, Progress(40, 1000), torch.Generator().manual_seed(0))
+    assert float(made.gamma) == pytest.approx(rising_gamma(0.99, 0.04) if schedule == "rising" else 0.99)
     assert ("dense" in made.state_dict()) == (schedule == "auto")

@@ -27,6 +27,7 @@ from .optimizers import Adam
 from .returns import compute_gae, lengths_differ, reward_density, rising_gamma
 
 OUTLIER = 30.0       # an advantage counts at most this many times the usual size of returns, or the largest reward
+DECIDED = 0.05       # share of the training after which gamma_schedule "auto" has made its choice
 JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
 
 
@@ -126,7 +127,7 @@ class PPO(Agent):
         device = self.adam.rate.device
         self.kl_coef = torch.tensor(self.config.kl_coef, dtype=torch.float32, device=device)
         self.gamma = torch.tensor(self.config.gamma, dtype=torch.float32, device=device)      # of this iteration
-        self.dense = torch.zeros((), device=device)                      # 1: so was the first rollout that "auto" has the discount rise
+        self.dense = torch.zeros((), device=device)                      # 1: such are the first rollouts that "auto" has the discount rise
         if self.config.gamma_schedule == "auto":
             self.saved = (*self.saved, "dense")
         self.value_square = torch.zeros((), device=device)               # running mean square of the value targets; 0: none yet
@@ -179,10 +180,11 @@ class PPO(Agent):
         if config.gamma_schedule == "rising":
             self.gamma.fill_(rising_gamma(config.gamma, progress.fraction))
         elif config.gamma_schedule == "auto":
+            rollout = self.rollout
             if progress.env_steps == 0:
-                rollout = self.rollout
-                given_length = ~lengths_differ(rollout.first, rollout.terminated | rollout.truncated)
-                self.dense.copy_((reward_density(rollout.reward) > 0.5) & given_length)
+                self.dense.copy_(reward_density(rollout.reward) > 0.5)
+            if progress.fraction <= DECIDED:      # the first rollouts may be shorter than an episode
+                self.dense.mul_(~lengths_differ(rollout.first, rollout.terminated | rollout.truncated))
             self.gamma.copy_(torch.where(self.dense > 0, rising_gamma(config.gamma, progress.fraction), config.gamma))
 
     def observe(self, first: bool = False) -> None:

@@ -32,10 +32,15 @@ def reward_density(rewards: Tensor) -> Tensor:
 
 
 def lengths_differ(first: Tensor, ended: Tensor) -> Tensor:
-    """Whether some of the episodes that ended, in rollouts [N, T] from the start of the envs on, were longer than others."""
+    """Whether some episodes are longer than others, as a rollout shows it: first, ended [N, T], the first and the last steps of episodes.
+
+    Envs that were started together are then no longer in step; or two episodes that lie within the rollout differ.
+    """
+    apart = ended.any(0) & ~ended.all(0)
     time = torch.arange(first.shape[1], device=first.device).expand(first.shape)
-    length = time - torch.where(first, time, 0).cummax(1).values
-    return torch.where(ended, length, -1).max() > torch.where(ended, length, first.shape[1]).min()
+    start = torch.where(first, time, -1).cummax(1).values
+    length, within = time - start, ended & (start >= 0)
+    return apart.any() | (torch.where(within, length, -1).max() > torch.where(within, length, first.shape[1]).min())
 
 
 def rising_gamma(last: float, fraction: float) -> float:
