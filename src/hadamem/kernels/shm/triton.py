@@ -20,7 +20,7 @@ from .._backends import interpreting
 from .._ops import as_bytes, on_device
 from . import triton_gradients as gradients
 from . import triton_kernels as kernels
-from . import triton_limited
+from . import triton_segments
 from .forms import find_form
 from .op import make_op
 
@@ -203,7 +203,7 @@ def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: T
     cut = torch.empty(B, plan.segments, dtype=torch.uint8, device=x.device)
     reset, grid, largest = cut if flags is None else flags, (B * plan.segments, plan.groups), P if limit is None else limit.largest
     options = {"HAS_RESET": flags is not None, "WHOLE": _whole(plan, V, K), **plan.tile, **form}
-    kernels.summary_kernel[grid](
+    triton_segments.summary_kernel[grid](
         theta, vc, x, y, reset, P, Q, cut, largest,
         theta.stride(0), vc.stride(0), x.stride(0), y.stride(0), T, plan.length, plan.segments,
         V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), X_S=x.stride(1), Y_S=y.stride(1),
@@ -212,14 +212,14 @@ def _enter(plan: Plan, theta: Tensor, vc: Tensor, x: Tensor, y: Tensor, flags: T
     if limit is not None:
         v, k = limit.v, limit.k
         options.pop("N")
-        triton_limited.limited_summary_kernel[grid](
+        triton_segments.limited_summary_kernel[grid](
             theta, vc, v, k, y, reset, limit.checkpoints, x, P, Q, cut, largest,
             theta.stride(0), vc.stride(0), v.stride(0), k.stride(0), y.stride(0), T, plan.length, plan.segments,
             V=V, K=K, TH_S=theta.stride(1), VC_S=vc.stride(1), V_S=v.stride(1), K_S=k.stride(1), Q_S=y.stride(1),
             CLIP=limit.clip, S=INTERVAL, PACK=_pack(plan, V, _aligned(theta, v, x), form), **options,
         )
     block = 128
-    kernels.combine_kernel[(B, -(-V * K // block))](
+    triton_segments.combine_kernel[(B, -(-V * K // block))](
         P, Q, cut, P if entry is None else entry, largest, plan.segments, V * K,
         REVERSE=reverse, HAS_ENTRY=entry is not None, CLIP=None if limit is None else limit.clip, BLOCK=block, num_warps=1,
     )
