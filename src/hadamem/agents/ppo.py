@@ -38,7 +38,7 @@ class PPOConfig:
     learning_rate: float = 5e-5              # of Adam
     lr_schedule: str = "constant"            # constant, or linear: falls to 0 at the end of training
     gamma: float = 0.99                      # discount factor
-    gamma_schedule: str = "constant"         # constant; rising: from 0.9 to gamma at the end; auto: see `set_gamma`
+    gamma_schedule: str = "constant"         # rising: from 0.9 to gamma; auto: rising where rewards differ and episodes are equally long
     gae_lambda: float = 1.0                  # 1: the whole return minus the value
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs

@@ -29,7 +29,7 @@ def unpack(memory: Memory, vector: Tensor, start: Tensor | None = None, seeds: T
     seeds [B]: row i gets the fresh state of seed seeds[i], so that acting and learning agree where fresh states are random.
     """
     state = states.from_vector(memory, vector[:, 1:])
-    fresh = _without_state(vector, start)
+    fresh = _needs_fresh(vector, start)
     if fresh.any():
         new = memory.initial_state(fresh.shape[0], device=fresh.device) if seeds is None else _seeded(memory, fresh, seeds)
         state = states.where(fresh, new, state)
@@ -38,13 +38,13 @@ def unpack(memory: Memory, vector: Tensor, start: Tensor | None = None, seeds: T
 
 def renew(memory: Memory, vector: Tensor, start: Tensor) -> Tensor:
     """`vector`, with a packed fresh state where `unpack` would make one."""
-    fresh = _without_state(vector, start)
+    fresh = _needs_fresh(vector, start)
     if not fresh.any():
         return vector
     return torch.where(fresh[:, None], pack(memory.initial_state(fresh.shape[0], device=fresh.device), fresh=True), vector)
 
 
-def _without_state(vector: Tensor, start: Tensor | None) -> Tensor:
+def _needs_fresh(vector: Tensor, start: Tensor | None) -> Tensor:
     mark = vector[:, 0]
     return mark == 0 if start is None else (mark == 0) | (start & (mark == 2))
 

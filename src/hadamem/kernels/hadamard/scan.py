@@ -16,8 +16,6 @@ from torch import Tensor
 from .._steepness import limit_gradient
 from ..diagonal.scan import diagonal_scan, interleave, times
 
-LARGEST = 1e30     # product of C
-
 
 class Stretch(NamedTuple):
     """What a run of consecutive steps does to the memory before it."""
@@ -47,8 +45,8 @@ def hadamard_scan(
 def _compose(first: Stretch, second: Stretch) -> Stretch:
     """`first`, then `second`. Masking before the product keeps inf and nan of a dropped episode out of the result."""
     P, Q, low, high = (times(second.P, torch.where(second.cut, 0.0, x)) for x in (first.P, first.Q, first.low, first.high))
-    P = P.clamp(max=LARGEST)                  # beyond, everything but 0 is at its limit; and 0 * inf is nan
     huge = torch.finfo(Q.dtype).max / 4
+    P = P.clamp(max=huge)                     # 0 * inf would be nan, in the backward
     Q = (Q + second.Q).clamp(-huge, huge)     # beyond, low and high decide alone; an infinite Q could meet its opposite and make nan
     Q = limit_gradient(Q)
     low, high = (_limit(x + second.Q, second.low, second.high) for x in (low, high))
