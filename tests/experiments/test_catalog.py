@@ -94,10 +94,22 @@ def test_the_ablation_changes_popgym_best():
     named = {task.labels["memory"]: task.config() for task in study.runs if "BattleshipEasy" in task.name}
     assert named["gamma-0.5"].algorithm.gamma == named["gamma-0.5"].algorithm.gae_lambda == 0.5
     assert named["separate-actions"].algorithm.joint_actions == "never"
-    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, no-rotary, rotary-keys, calibration-none"):
+    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, no-rotary, narrow-input, separate-actions"):
         make_study("popgym-ablation", variants=["x"])
     with pytest.raises(ValueError, match="study 'popgym-ablation' has no protocol 'fair', only best"):
         make_study("popgym-ablation", protocol="fair")
+
+
+def test_the_ablation_names_all_that_tells_popgym_best_from_popgym_fair():
+    def settings(preset, **changes):
+        found = to_dict(make_config(preset=preset, env="popgym/BattleshipEasy", memory="shm", **changes))
+        return {name: x for name, x in found.items() if name != "preset"}
+
+    def undo(but=None):
+        return {key: value for name, changes in ablation.UNDONE.items() if name != but for key, value in changes.items()}
+
+    assert settings("popgym-best", **undo()) == settings("popgym-fair")
+    assert all(settings("popgym-best", **undo(but=name)) != settings("popgym-fair") for name in ablation.UNDONE)
 
 
 def test_records_of_the_ablation_fit_it():

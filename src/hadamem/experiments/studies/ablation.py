@@ -13,9 +13,20 @@ from .runs import count
 TASKS = ("RepeatPreviousHard", "AutoencodeMedium", "ConcentrationEasy", "BattleshipEasy")
 BEST = "popgym-best"
 PLAIN = {"network.memory_options": {"rotary": False}}      # of SHM alone
+UNDONE: dict[str, dict[str, Any]] = {           # one setting back to what popgym-fair has; all of them together are popgym-fair
+    "no-rotary": PLAIN,
+    "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
+    "separate-actions": {"ppo.joint_actions": "never"},
+    "fair-batch": {"steps_per_iteration": 65_536, "ppo.num_epochs": 30},
+    "fair-lr": {"ppo.learning_rate": 5e-5, "ppo.lr_schedule": "constant"},
+    "fair-lambda": {"ppo.gae_lambda": 1.0},
+    "fair-entropy": {"ppo.ent_coef": 0.0},
+    "fair-limits": {"ppo.clip_range": 0.3, "ppo.target_kl": 0.01, "ppo.min_kl_coef": 0.0, "ppo.vf_loss_clip": 10.0,
+                    "ppo.normalize_values": False},
+}
 VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     BEST: {},
-    "no-rotary": PLAIN,
+    **UNDONE,
     **{name: {"network.memory_options": {"rotary": True, option: value}} for name, option, value in (
         ("rotary-keys", "rotary_keys", True), ("calibration-none", "calibration", "none"), ("rows-per-step", "row_mode", "step"),
         ("neural-theta", "calibration", "neural_theta"))},
@@ -31,8 +42,6 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     **{f"gamma-{gamma}-lr-1e-3": {"ppo.gamma": gamma, "ppo.gae_lambda": gamma, "ppo.ent_coef": 0.003, "ppo.learning_rate": 1e-3, **PLAIN}
        for gamma in (0.8, 0.5)},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
-    "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
-    "separate-actions": {"ppo.joint_actions": "never"},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
 }
