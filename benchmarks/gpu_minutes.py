@@ -10,6 +10,7 @@ of that sitting ended, at the earliest.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 from datetime import datetime
@@ -41,7 +42,7 @@ def share(runs: list[tuple[str, float, float]]) -> dict[str, float]:
     """Seconds of the GPU for each run."""
     times = sorted({t for _, start, end in runs for t in (start, end)})
     shares = dict.fromkeys((name for name, _, _ in runs), 0.0)
-    for left, right in zip(times, times[1:], strict=False):
+    for left, right in itertools.pairwise(times):
         active = [name for name, start, end in runs if start <= left and right <= end]
         for name in active:
             shares[name] += (right - left) / len(active)

@@ -108,3 +108,28 @@ def test_a_recurrent_layer_takes_its_kernel_in_a_graph(kind):
     out.zero_(), grad.zero_()
     replay()
     torch.testing.assert_close((out, grad), want, rtol=1e-3, atol=1e-3)      # cuDNN may use TF32
+
+
+def test_garbage_with_a_graph_in_it_does_not_end_a_capture():
+    x = torch.zeros(3, device=DEVICE)
+    older = [capture(x.uniform_, DEVICE)]
+    older.append(older)                                  # a cycle: only the garbage collector finds it
+    thresholds = gc.get_threshold()
+
+    def call():
+        nonlocal older
+        x.add_(1)
+        if torch.cuda.is_current_stream_capturing():
+            older = None
+            gc.set_threshold(1)                          # else a collection would have to happen by chance
+            [[] for _ in range(100)]
+
+    try:
+        graph = capture(call, DEVICE)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert graph is not call
+    before = x.clone()
+    graph()
+    assert torch.equal(x, before + 1)
+    assert gc.isenabled()

@@ -5,12 +5,16 @@ Then the allocator returns no memory to the device any more, the current stream 
 believes that it is captured, so every later draw raises. A user's env or memory may well do something that a graph cannot hold, and
 training must then continue without one. So `record` undoes all this in `_tidy`, with two private functions of torch; nothing else in the
 package has to deal with it.
+
+A capture also fails if an older graph is destroyed meanwhile, which Python's garbage collector does at any time to the graphs of a trainer
+that is no longer used. Since torch 2.9 nothing prevents that (pytorch/pytorch#161037), so `record` pauses the collector.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -99,12 +103,25 @@ def _stream(device: int) -> torch.cuda.Stream:
 
 
 @contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collect garbage now, and none inside."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextlib.contextmanager
 def record(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
     """`torch.cuda.graph`, except that a failed capture is cleaned up and raises its first error, not the one from ending the capture."""
     pool, stream, side = torch.cuda.graph_pool_handle(), torch.cuda.current_stream(), _stream(torch.cuda.current_device())
     cause: Exception | None = None
     try:
-        with torch.cuda.graph(graph, pool=pool, stream=side):
+        with _no_collection(), torch.cuda.graph(graph, pool=pool, stream=side):
             try:
                 yield
             except Exception as error:
@@ -137,6 +154,6 @@ def _tidy(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream, sid
     # The default generator still believes that it is captured: each draw, and each replay of an older graph that draws, would raise.
     # The end of any good capture corrects that, and no capture changes the generator's seed and offset.
     some = torch.zeros(1, device=stream.device)
-    with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
+    with _no_collection(), torch.cuda.graph(torch.cuda.CUDAGraph(), stream=side):
         some.zero_()
     stream.wait_stream(side)
