@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from .._gates import by_gate, numbers, parts, place, products
-from .triton_kernels import _tanh
+from .._tiles import tanh
 
 
 @triton.jit(do_not_specialize=["t", "T", "rows"])
@@ -41,7 +41,7 @@ def forward_step(GI, WW, BB, START, RESET, HH, SAVED, t, T, rows, H: tl.constexp
         a += h_n
     r = tl.sigmoid(r)
     z = tl.sigmoid(z)
-    n = _tanh(x_n + r * a)
+    n = tanh(x_n + r * a)
     if SAVE:
         saved = SAVED + (b * T + t)[:, None] * (5 * H) + i[None, :]
         tl.store(saved, r, mask=ok)

@@ -14,20 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
-from torch.nn import functional as F
 
-from .._backends import interpreting
 from .._ops import as_bytes, fold_batch, forbid_double_backward, forbid_forward_mode, is_plain, needs_grad, on_device
+from .._tiles import launch, padded, padded_size
 from . import steps
 from .triton_kernels import backward_kernel, forward_kernel
 
 # By padded size: columns of a tile that lie side by side in the lanes (four in each), and warps. benchmarks/rnn_kernel.py compares others.
-PLANS = {
-    "forward": {16: (16, 1), 32: (16, 1), 64: (8, 4), 128: (8, 8)},
-    "backward": {16: (16, 1), 32: (16, 1), 64: (16, 4), 128: (8, 8)},
-}
+FORWARD = {16: (16, 1), 32: (16, 1), 64: (8, 4), 128: (8, 8)}
+BACKWARD = {16: (16, 1), 32: (16, 1), 64: (16, 4), 128: (8, 8)}
 
 
 def forward(gi: Tensor, W: Tensor, b: Tensor, h0: Tensor | None, reset: Tensor | None, save: bool) -> tuple[Tensor, Tensor]:
@@ -35,14 +31,14 @@ def forward(gi: Tensor, W: Tensor, b: Tensor, h0: Tensor | None, reset: Tensor |
     B, T, H = gi.shape[0], gi.shape[1], W.shape[-1]
     h = gi.new_empty(B, T, H)
     saved = gi.new_empty((B, T, 5 * H) if save else (0,))
-    if _padded_size(H) not in PLANS["forward"]:
+    if padded_size(H) not in FORWARD:
         with on_device(h):
             steps.forward(gi.contiguous(), W.contiguous(), b.contiguous(), None if h0 is None else h0.contiguous(),
                           None if reset is None else as_bytes(reset), h, saved if save else None)
         return h, saved
     start = h if h0 is None else h0.contiguous()
-    tensors = (gi.contiguous(), _padded(W.unflatten(1, (3, H))), b.contiguous(), start, _flags(reset, h), h, saved if save else h)
-    _launch(forward_kernel, "forward", W.shape[0], h, tensors, HAS_START=h0 is not None, HAS_RESET=reset is not None, SAVE=save)
+    tensors = (gi.contiguous(), padded(W.unflatten(1, (3, H))), b.contiguous(), start, _flags(reset, h), h, saved if save else h)
+    launch(forward_kernel, FORWARD, W.shape[0], h, tensors, HAS_START=h0 is not None, HAS_RESET=reset is not None, SAVE=save)
     return h, saved
 
 
@@ -62,34 +58,13 @@ def walk_back(W: Tensor, reset: Tensor | None, saved: Tensor, dh: Tensor) -> tup
     """The part of `backward` that goes step by step: dgates, dh0."""
     B, T, H = dh.shape
     dgates, dh0 = dh.new_empty(B, T, 4 * H), dh.new_empty(B, H)
-    if _padded_size(H) not in PLANS["backward"]:
+    if padded_size(H) not in BACKWARD:
         with on_device(dh):
             steps.backward(W.contiguous(), None if reset is None else as_bytes(reset), saved, dh.contiguous(), dgates, dh0)
         return dgates, dh0
-    tensors = (_padded(W.unflatten(1, (3, H)).mT), _flags(reset, dh), saved, dh.contiguous(), dgates, dh0)
-    _launch(backward_kernel, "backward", W.shape[0], dh, tensors, HAS_RESET=reset is not None)
+    tensors = (padded(W.unflatten(1, (3, H)).mT), _flags(reset, dh), saved, dh.contiguous(), dgates, dh0)
+    launch(backward_kernel, BACKWARD, W.shape[0], dh, tensors, HAS_RESET=reset is not None)
     return dgates, dh0
-
-
-def _launch(kernel: Any, name: str, groups: int, like: Tensor, tensors: tuple[Tensor, ...], **options: bool) -> None:
-    B, T, H = like.shape
-    P = _padded_size(H)
-    K, warps = PLANS[name][P]
-    with on_device(like):
-        kernel[(B,)](*tensors, T, B // groups, H=H, P=P, K=K, FAST=not interpreting(), num_warps=warps, **options)
-
-
-def _padded_size(H: int) -> int:
-    return max(16, triton.next_power_of_2(H))
-
-
-def _padded(W: Tensor) -> Tensor:
-    """W [G, 3, H, H] with zeros up to the padded size, contiguous, at an address that suits the widest loads."""
-    H = W.shape[-1]
-    missing = _padded_size(H) - H
-    if missing:
-        return F.pad(W, (0, missing, 0, missing))
-    return W if W.is_contiguous() and W.data_ptr() % 16 == 0 else W.clone(memory_format=torch.contiguous_format)
 
 
 def _flags(reset: Tensor | None, like: Tensor) -> Tensor:

@@ -1,9 +1,4 @@
-"""Triton kernels of the GRU: one program walks one batch row through all steps. `triton.py` plans and launches them.
-
-The recurrent weights stay in registers, as one P x P tile for each gate (P: H padded to a power of two). A tile is loaded as [P, C, K],
-which makes Triton give K / 4 lanes of a warp to a row, four neighbouring columns at a time, and leave the rest of the columns to registers.
-So most of a product's sum is added up inside a thread, and few shuffles follow. In the backward the tiles are the transposed weights, so
-that its sums run along columns too. Only speed depends on that layout.
+"""Triton kernels of the GRU: one program walks one batch row through all steps (`_tiles.py`). `triton.py` plans and launches them.
 
 What a step needs from memory is loaded one step ahead: a load takes about as long as a step.
 """
@@ -13,32 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from .._tiles import tanh, tile, times
 from ..shm.triton_kernels import _store_rows
-
-
-@triton.jit
-def _tanh(x):
-    """tanh to the last digits: a series near 0, where the other form cancels."""
-    e = tl.exp(-2.0 * tl.abs(x))
-    far = (1.0 - e) / (1.0 + e)
-    s = x * x
-    near = x * (1.0 + s * (-1.0 / 3 + s * (2.0 / 15 + s * (-17.0 / 315))))
-    return tl.where(s < 0.04, near, tl.where(x < 0.0, -far, far))
-
-
-@triton.jit
-def _tile(W, P: tl.constexpr, K: tl.constexpr):
-    """The P x P numbers at W."""
-    i = tl.arange(0, P)[:, None, None]
-    c = tl.arange(0, P // K)[None, :, None]
-    k = tl.arange(0, K)[None, None, :]
-    return tl.reshape(tl.load(W + i * P + c * K + k), (P, P))
-
-
-@triton.jit
-def _times(W, x):
-    """W x [P]."""
-    return tl.sum(W * x[None, :], axis=1)
 
 
 @triton.jit(do_not_specialize=["T", "rows"])
@@ -57,9 +28,9 @@ def forward_kernel(GI, WW, BB, START, RESET, HH, SAVED, T, rows, H: tl.constexpr
     HH += b * T * H
     SAVED += b * T * (5 * H)
     RESET += b * T
-    W_r = _tile(WW, P, K)
-    W_z = _tile(WW + P * P, P, K)
-    W_n = _tile(WW + 2 * P * P, P, K)
+    W_r = tile(WW, P, K)
+    W_z = tile(WW + P * P, P, K)
+    W_n = tile(WW + 2 * P * P, P, K)
     b_r = tl.load(BB + i, mask=ok, other=0.0)
     b_z = tl.load(BB + H + i, mask=ok, other=0.0)
     b_n = tl.load(BB + 2 * H + i, mask=ok, other=0.0)
@@ -82,10 +53,10 @@ def forward_kernel(GI, WW, BB, START, RESET, HH, SAVED, T, rows, H: tl.constexpr
             next_fresh = tl.load(RESET + t + 1, mask=t + 1 < T, other=0).to(tl.int32)
             h = tl.where(fresh != 0, 0.0, h)
             fresh = next_fresh
-        r = tl.sigmoid(_times(W_r, h) + (x_r + b_r))
-        z = tl.sigmoid(_times(W_z, h) + (x_z + b_z))
-        a = _times(W_n, h) + b_n
-        n = _tanh(x_n + r * a)
+        r = tl.sigmoid(times(W_r, h) + (x_r + b_r))
+        z = tl.sigmoid(times(W_z, h) + (x_z + b_z))
+        a = times(W_n, h) + b_n
+        n = tanh(x_n + r * a)
         if SAVE:
             _store_rows(SAVED + i, r, ok, FAST)
             _store_rows(SAVED + H + i, z, ok, FAST)
@@ -131,9 +102,9 @@ def backward_kernel(WT, RESET, SAVED, DH, DG, D0, T, rows, H: tl.constexpr, P: t
     DH += b * T * H
     SAVED += b * T * (5 * H)
     DG += b * T * (4 * H)
-    W_r = _tile(WT, P, K)
-    W_z = _tile(WT + P * P, P, K)
-    W_n = _tile(WT + 2 * P * P, P, K)
+    W_r = tile(WT, P, K)
+    W_z = tile(WT + P * P, P, K)
+    W_n = tile(WT + 2 * P * P, P, K)
     g = tl.zeros((P,), tl.float32)
     r, z, n, a, before, dh, fresh = _load_step(SAVED, DH, RESET, T - 1, i, ok, H, HAS_RESET)
     for back in range(T):
@@ -150,7 +121,7 @@ def backward_kernel(WT, RESET, SAVED, DH, DG, D0, T, rows, H: tl.constexpr, P: t
         _store_rows(at + H, d_z, ok, FAST)
         _store_rows(at + 2 * H, d_n, ok, FAST)
         _store_rows(at + 3 * H, d_a, ok, FAST)
-        g = g * z + (_times(W_r, d_r) + _times(W_z, d_z) + _times(W_n, d_a))
+        g = g * z + (times(W_r, d_r) + times(W_z, d_z) + times(W_n, d_a))
         if HAS_RESET:
             g = tl.where(fresh != 0, 0.0, g)
             fresh = next_fresh

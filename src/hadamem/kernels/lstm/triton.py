@@ -1,7 +1,8 @@
-"""The `triton` backend of the LSTM: one launch per step, each way. `triton_kernels.py` has the kernels.
+"""The `triton` backend of the LSTM: the whole sequence in one launch, each way. `triton_kernels.py` has the kernels.
 
-For sequences with resets inside, which a library cannot run in one call, in CUDA graphs above all, where a launch costs two or three
-microseconds. benchmarks/rnn_steps.py compares it with cuDNN, which is taken where there are no resets.
+For sequences with resets inside, which a library cannot run in one call. The weights stay in registers. Where they do not fit into those
+of one processor (H > 64), there is one launch per step (`steps.py`). benchmarks/rnn_steps.py compares both with cuDNN, which is taken
+where there are no resets.
 
 The backward kernel gives the gradients of the gates; those of the weights are one matrix product over all steps.
 """
@@ -14,41 +15,54 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._gates import grid, plan
 from .._ops import as_bytes, fold_batch, forbid_double_backward, forbid_forward_mode, is_plain, needs_grad, on_device
-from .triton_kernels import backward_step, forward_step
+from .._tiles import launch, padded, padded_size
+from . import steps
+from .triton_kernels import backward_kernel, forward_kernel
+
+# By padded size: columns of a tile that lie side by side in the lanes (four in each), and warps. benchmarks/rnn_kernel.py compares others.
+FORWARD = {16: (16, 1), 32: (16, 1), 64: (8, 8)}      # 64 with four warps: registers do not suffice
+BACKWARD = {16: (16, 1), 32: (16, 1), 64: (16, 8)}
 
 
 def forward(gi: Tensor, W: Tensor, h0: Tensor | None, c0: Tensor | None, reset: Tensor | None,
             save: bool) -> tuple[Tensor, Tensor, Tensor]:
     """gi [B, T, 4H], W [G, 4H, H], h0 and c0 [B, H] -> h [B, T, H], the last c [B, H], saved [B, T, 6H], empty without `save`."""
     B, T, H = gi.shape[0], gi.shape[1], W.shape[-1]
-    h, c, rows = gi.new_empty(B, T, H), gi.new_empty(B, H), B // W.shape[0]
+    h, c = gi.new_empty(B, T, H), gi.new_empty(B, H)
     saved = gi.new_empty((B, T, 6 * H) if save else (0,))
-    tensors = (gi.contiguous(), W.contiguous(), h if h0 is None else h0.contiguous(), h if c0 is None else c0.contiguous(),
-               h if reset is None else as_bytes(reset), h, c, saved if save else h)
-    launch, (first, later) = forward_step[grid(W.shape[0], rows, H)], plan(h)
-    with on_device(gi):
-        for t in range(T):
-            launch(*tensors, t, T, rows, H=H, FIRST=t == 0, HAS_H=h0 is not None, HAS_C=c0 is not None, HAS_RESET=reset is not None,
-                   SAVE=save, **(first if t == 0 else later))
+    gi, reset = gi.contiguous(), None if reset is None else as_bytes(reset)
+    h0, c0 = (None if x is None else x.contiguous() for x in (h0, c0))
+    if padded_size(H) not in FORWARD:
+        with on_device(h):
+            steps.forward(gi, W.contiguous(), h0, c0, reset, h, c, saved if save else None)
+        return h, c, saved
+    tensors = (gi, padded(W.unflatten(1, (4, H))), *(h if x is None else x for x in (h0, c0, reset)), h, c, saved if save else h)
+    launch(forward_kernel, FORWARD, W.shape[0], h, tensors, HAS_H=h0 is not None, HAS_C=c0 is not None, HAS_RESET=reset is not None,
+           SAVE=save)
     return h, c, saved
 
 
 def backward(W: Tensor, reset: Tensor | None, saved: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """W [G, 4H, H], dh [B, T, H], dc [B, H] -> dgates [B, T, 4H], dW, dh0 and dc0 [B, H]."""
-    B, T, H = dh.shape
-    G, rows, saved = W.shape[0], B // W.shape[0], saved.contiguous()
-    dgates, dh0, carry = dh.new_empty(B, T, 4 * H), dh.new_empty(B, H), dh.new_empty(B, H)
-    tensors = (W.contiguous(), dh if reset is None else as_bytes(reset), saved, dh.contiguous(), dh if dc is None else dc.contiguous(),
-               dgates, dh0, carry)
-    launch, (first, later) = backward_step[grid(G, rows, H)], plan(dh)
-    with on_device(dh):
-        for t in range(T - 1, -2, -1):
-            launch(*tensors, t, T, rows, H=H, LAST=t == T - 1, FINAL=t == -1, HAS_C=dc is not None, HAS_RESET=reset is not None,
-                   **(first if t == T - 1 else later))
+    G, H, saved = W.shape[0], dh.shape[-1], saved.contiguous()
+    dgates, dh0, dc0 = walk_back(W, reset, saved, dh.contiguous(), dc)
     before = saved.view(G, -1, 6 * H)[..., 5 * H:]           # the h that a step started from
-    return dgates, torch.bmm(dgates.view(G, -1, 4 * H).mT, before), dh0, carry
+    return dgates, torch.bmm(dgates.view(G, -1, 4 * H).mT, before), dh0, dc0
+
+
+def walk_back(W: Tensor, reset: Tensor | None, saved: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The part of `backward` that goes step by step: dgates, dh0, dc0."""
+    B, T, H = dh.shape
+    dgates, dh0, dc0 = dh.new_empty(B, T, 4 * H), dh.new_empty(B, H), dh.new_empty(B, H)
+    reset, dc = None if reset is None else as_bytes(reset), None if dc is None else dc.contiguous()
+    if padded_size(H) not in BACKWARD:
+        with on_device(dh):
+            steps.backward(W.contiguous(), reset, saved, dh, dc, dgates, dh0, dc0)
+        return dgates, dh0, dc0
+    tensors = (padded(W.unflatten(1, (4, H)).mT), dh if reset is None else reset, saved, dh, dh if dc is None else dc, dgates, dh0, dc0)
+    launch(backward_kernel, BACKWARD, W.shape[0], dh, tensors, HAS_C=dc is not None, HAS_RESET=reset is not None)
+    return dgates, dh0, dc0
 
 
 _op = torch.library.custom_op("hadamem::lstm_triton", forward, mutates_args=())
