@@ -1,6 +1,7 @@
 """PPO's parts against slow loops, and what must hold before the first update."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -105,6 +106,27 @@ def test_advantages_against_a_slow_loop(gae_lambda, cut):
     batch = make_batch(r, PPOConfig(gamma=0.97, gae_lambda=gae_lambda))
     torch.testing.assert_close(batch.target, got + r.extras["value"])
     torch.testing.assert_close(batch.advantage, (got - got.mean()) / got.std(unbiased=False))
+
+
+@pytest.mark.parametrize("actor_gamma", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("normalize", ["batch", "none"])
+def test_an_actor_with_a_discount_of_its_own_learns_from_rewards_alone(actor_gamma, normalize):
+    r = act(network(), cut=True)
+    N, T = r.reward.shape
+    want = torch.zeros_like(r.reward)
+    for n in range(N):
+        for t in range(T):
+            for i in range(t, T):
+                want[n, t] += actor_gamma ** (i - t) * r.reward[n, i]
+                if bool(r.done[n, i]):
+                    break
+    want -= want.mean()
+    config = PPOConfig(gamma=0.97, gae_lambda=0.3, normalize_advantage=normalize)
+    batch = make_batch(r, replace(config, actor_gamma=actor_gamma))
+    torch.testing.assert_close(batch.advantage, want / want.std(unbiased=False) if normalize == "batch" else want)
+    torch.testing.assert_close(batch.target, make_batch(r, config).target)                 # the critic learns as before
+    r.extras["value"] = torch.randn_like(r.extras["value"])
+    torch.testing.assert_close(make_batch(r, replace(config, actor_gamma=actor_gamma)).advantage, batch.advantage)
 
 
 def test_truncation_bootstraps_and_termination_does_not():

@@ -40,6 +40,7 @@ class PPOConfig:
     gamma: float = 0.99                      # discount factor
     gamma_schedule: str = "constant"         # rising: from 0.9 to gamma; auto: rising where rewards differ and episodes are equally long
     gae_lambda: float = 1.0                  # 1: the whole return minus the value
+    actor_gamma: float | None = None         # the actor learns from rewards alone, discounted by this; None: from GAE, with the critic
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
     reshuffle: bool = True                   # new random minibatches in every epoch; False: only their order changes
@@ -66,6 +67,7 @@ class PPOConfig:
         check_floats(self)
         for name in ("gamma", "gae_lambda"):
             check(name, 0 <= getattr(self, name) <= 1, "between 0 and 1")
+        check("actor_gamma", self.actor_gamma is None or 0 <= self.actor_gamma <= 1, "None or between 0 and 1")
         for name in ("num_epochs", "num_minibatches"):
             check(name, getattr(self, name) >= 1, "at least 1")
         for name in ("clip_range", "learning_rate", "adam_eps"):
@@ -113,8 +115,8 @@ class PPO(Agent):
     envs_divisible_by = "num_minibatches"
     graphs = ("prepare", "update")
     compiled = ("loss",)
-    changeable = ("learning_rate", "lr_schedule", "gamma", "gae_lambda", "num_epochs", "clip_range", "target_kl", "min_kl_coef", "vf_coef",
-                  "vf_loss_clip", "ent_coef", "advantage_floor", "max_grad_norm")
+    changeable = ("learning_rate", "lr_schedule", "gamma", "gae_lambda", "actor_gamma", "num_epochs", "clip_range", "target_kl",
+                  "min_kl_coef", "vf_coef", "vf_loss_clip", "ent_coef", "advantage_floor", "max_grad_norm")
     saved: tuple[str, ...] = ("network", "adam", "kl_coef", "value_square")
 
     network: ActorCritic
@@ -244,17 +246,27 @@ class PPO(Agent):
 def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None, size: Tensor | float = 0.0) -> Batch:
     """A rollout with advantages and value targets. gamma: None for the one of config. size: of the returns so far; 0: not known."""
     value = rollout.extras["value"]
-    advantage = compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
-                            config.gamma if gamma is None else gamma, config.gae_lambda)
-    if config.normalize_values and rollout.usual_reward is not None:      # a reward far outside must not decide about everything
-        returns, reward = torch.as_tensor(size, dtype=advantage.dtype, device=advantage.device), rollout.usual_reward[0]
-        limit = torch.where((returns > 0) & (reward > 0), OUTLIER * torch.maximum(returns, reward), torch.inf)
-        advantage = torch.where(advantage.abs() > limit, limit * advantage.sign(), advantage)      # nan stays
+    advantage = _limit(compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
+                                   config.gamma if gamma is None else gamma, config.gae_lambda), rollout, config, size)
     target = advantage + value
+    if config.actor_gamma is not None:
+        nothing = torch.zeros_like(value)
+        advantage = _limit(compute_gae(rollout.reward, nothing, rollout.done, None, nothing[:, 0], config.actor_gamma, 1.0),
+                           rollout, config, size)
+        advantage = advantage - advantage.mean()
     if config.normalize_advantage == "batch":
         advantage = _standardise(advantage, floor=config.advantage_floor * size)
     return Batch(rollout.features(), rollout.first, rollout.state, rollout.action, rollout.extras["dist"], advantage, target,
                  None if config.clip_range_vf is None else value, rollout.mask)
+
+
+def _limit(advantage: Tensor, rollout: Rollout, config: PPOConfig, size: Tensor | float) -> Tensor:
+    """A reward far outside must not decide about everything."""
+    if not config.normalize_values or rollout.usual_reward is None:
+        return advantage
+    returns, reward = torch.as_tensor(size, dtype=advantage.dtype, device=advantage.device), rollout.usual_reward[0]
+    limit = torch.where((returns > 0) & (reward > 0), OUTLIER * torch.maximum(returns, reward), torch.inf)
+    return torch.where(advantage.abs() > limit, limit * advantage.sign(), advantage)      # nan stays
 
 
 def ppo_loss(actions: Actions, dist: Tensor, value: Tensor, batch: Batch, config: PPOConfig, kl_coef: Tensor | float,

@@ -41,6 +41,7 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
        for gamma, gae_lambda in ((0.99, 0.95), (0.8, 0.8), (0.5, 0.5))},
     **{f"gamma-{gamma}-lr-1e-3": {"ppo.gamma": gamma, "ppo.gae_lambda": gamma, "ppo.ent_coef": 0.003, "ppo.learning_rate": 1e-3, **PLAIN}
        for gamma in (0.8, 0.5)},
+    **{f"actor-gamma-{gamma:g}": {"ppo.actor_gamma": gamma} for gamma in (0.0, 0.5)},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
