@@ -90,7 +90,7 @@ def test_a_small_wind_needs_memory(memory, least, most):
     """Twelve steps in held-out winds. Without memory the point is pushed out of the goal again."""
     hm.envs.register_env("test/NearWind", NearWind, {}, "a near goal in the wind")
     found = learn("test/NearWind", memory, agent="sac", env_options={"horizon": 12, "radius": 0.04, "num_train": 20, "num_eval": 20},
-                  eval_env_options={"tasks": "eval", "cycle": True}, seed=1, num_envs=8, total_steps=7_000, eval_every=7_000,
+                  eval_env_options={"tasks": "eval", "cycle": True}, seed=1, num_envs=8, total_steps=6_048, eval_every=6_048,
                   eval_episodes=40, gamma=0.8, tau=0.02, lr=3e-3, batch_size=256 if memory == "none" else 64, updates_per_step=0.25,
                   learning_starts=2_000, ent_coef=0.003)
     assert least <= found[-1]["eval_return"] <= most

@@ -130,10 +130,11 @@ def test_operator():
 @pytest.mark.parametrize("backend", kernels.backends("gru"))
 @pytest.mark.parametrize("H", [3, LARGEST + 1])
 def test_vmap_is_a_loop_over_calls(backend, H):
-    leaves, reset, _ = problem(6, 4 if H == 3 else 2, H)
+    groups = 3 if H == 3 else 2
+    leaves, reset, _ = problem(2 * groups, 4 if H == 3 else 2, H)
     gi, W, b, h0 = (x.detach() for x in leaves)
-    gi, h0 = gi.unflatten(0, (3, 2)), h0.unflatten(0, (3, 2))
-    W, b = torch.stack([W, 2 * W, 3 * W]), torch.stack([b, 2 * b, 3 * b])
+    gi, h0 = gi.unflatten(0, (groups, 2)), h0.unflatten(0, (groups, 2))
+    W, b = (torch.stack([(1 + i) * x for i in range(groups)]) for x in (W, b))
 
     def call(gi, W, b, h0):
         return kernels.gru(gi, W, b, h0, reset[:2], backend)

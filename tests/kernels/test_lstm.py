@@ -17,7 +17,7 @@ INTERPRETED = not torch.cuda.is_available()
 DEVICE = "cpu" if INTERPRETED else "cuda"
 HAS_TRITON = "triton" in kernels.backends("lstm")
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="triton cannot run here")
-SIZES = [(1, 1, 1), (3, 1, 5), (3, 17, 7), (2, 6, 16), (17, 3, 33), (2, 5, 64), (1, 1, 65), (3, 6, 70)]   # B, T, H: odd; above 64, in steps
+SIZES = [(1, 1, 1), (3, 1, 5), (3, 17, 7), (2, 6, 16), (17, 3, 33), (2, 5, 64), (1, 1, 65), (2, 3, 70)]   # B, T, H: odd; above 64, in steps
 LARGE = [(7, 101, 64), (20, 104, 256), (2, 130, 100), (33, 50, 48), (300, 20, 128), (1, 1000, 96)]
 NAMES = ("h", "c", "dgi", "dW", "dh0", "dc0")
 
