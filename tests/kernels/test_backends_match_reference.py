@@ -140,7 +140,7 @@ def test_a_limit_that_is_not_met_stops_no_gradient(backend):
 @pytest.mark.parametrize("backend", kernels.backends("shm"))
 def test_with_a_limit_gradients_stay_finite_where_nothing_is_written(backend, calibration):
     """The gradient of a cell that doubles at every step and is never written to overflows; a key of 0 times inf would be nan."""
-    B, T, V, K, dead = 1, 160, 3, 4, 2
+    B, T, V, K, dead = 1, 300, 3, 4, 2
     device = device_of(backend)
     args = inputs({"theta": (B, T, V), "vc": (B, T, K), "v": (B, T, V), "k": (B, T, K), "q": (B, T, K)}, torch.float32, device, scale=0.1)
     with torch.no_grad():
@@ -152,7 +152,7 @@ def test_with_a_limit_gradients_stay_finite_where_nothing_is_written(backend, ca
     got = run_shm(backend, args, cotangents, None, 1e8, calibration)
     judge = {n: x.detach().cpu().double().requires_grad_() for n, x in args.items()}
     want = run_shm("reference", judge, [c.cpu().double() for c in cotangents], None, None, calibration)
-    assert want["dk"][..., dead].abs().max() > 1e40
+    assert want["dk"][..., dead].abs().max() > 1e60
     assert all(x.isfinite().all() for x in got.values())
     for x in (got, want):
         x["dk"][..., dead] = x["dM0"][..., dead] = 0
