@@ -98,6 +98,31 @@ def test_every_task_and_the_last_observation():
             assert torch.equal(inputs(info["final_obs"], action, torch.zeros_like(raw.started)), wrapped_info["final_obs"])
 
 
+@pytest.mark.parametrize("actions", [spaces.MultiDiscrete([3, 2]), spaces.MultiDiscrete([2, 3], start=[1, -1]),
+                                     spaces.MultiDiscrete([[2, 3], [3, 2]])], ids=str)
+def test_a_joint_code_of_the_previous_action(actions):
+    """One code among all combinations, the last part counting fastest; the null action at the first step. Nothing else changes."""
+    inputs, steps = rollout(PAIR, actions)
+    joint = AgentInputs(PAIR, actions, joint_previous_action=True).to("cpu")
+    sizes, start, shape = actions.nvec.reshape(-1), actions.start.reshape(-1), actions.shape
+    ((low, high),), ((old_low, old_high),) = joint.parts["prev_action"], inputs.parts["prev_action"]
+    assert high - low == sizes.prod()
+    for obs, action, first, _ in steps:
+        got, want = joint(obs, action, first), inputs(obs, action, first)
+        assert torch.equal(got[:, :low], want[:, :old_low])
+        assert torch.equal(got[:, high:], want[:, old_high:])
+        taken = torch.where(first.view(-1, *[1] * len(shape)), inputs.null, action).reshape(N, -1).numpy() - start
+        assert got[:, low:high].nonzero()[:, 1].tolist() == np.ravel_multi_index(taken.T, sizes).tolist()
+    assert torch.equal(torch.stack([joint(*step[:3]) for step in steps], 1),
+                       joint(*(trees.apply(lambda *x: torch.stack(x, 1), *part) for part in list(zip(*steps, strict=True))[:3])))
+
+
+def test_a_joint_code_is_for_multidiscrete_actions():
+    plain, joint = (AgentInputs(spaces.Discrete(2), spaces.Discrete(4), joint_previous_action=flag) for flag in (False, True))
+    assert joint.size == plain.size
+    assert not joint.joint_previous_action
+
+
 def test_wrong_numbers_stay_inside_their_codes():
     features = FeatureMap(PAIR)
     high = features((torch.tensor([9]), torch.tensor([[9, 9, 9]])))

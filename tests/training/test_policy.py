@@ -86,7 +86,7 @@ def test_the_axis_of_channels(last, first):
 @pytest.mark.parametrize("env", ["popgym/RepeatPreviousEasy", "popgym/PositionOnlyPendulumEasy", "popgym/MineSweeperEasy"])
 def test_acts_as_the_collector_does(env, memory):
     """Over a raw batched env, with the most likely actions and with drawn ones."""
-    made = scrambled(trainer(env, memory, num_steps=60, joint_actions="always"))
+    made = scrambled(trainer(env, memory, num_steps=60, joint_actions="always", joint_previous_action=memory != "gru"))
     policy = Policy.of(made)
     for deterministic in (True, False):
         collector = type(made.collector)(made.env, made.agent, made.inputs, 60, seed=5)
@@ -244,7 +244,8 @@ def test_missing_entries_are_named():
 @pytest.mark.parametrize(("env", "memory", "changes"), [
     ("popgym/RepeatPreviousEasy", "shm-paper", {}), ("popgym/PositionOnlyPendulumEasy", "lstm", {"network.separate_memories": True}),
     ("popgym/BattleshipEasy", "none", {"previous_action": False, "network.time_encoding": "none"}), (Mixed, "gru", {}), (MULTI, "shm", {}),
-    ("VisualMatch", "gru", {"network.head_activation": "relu"}), ("popgym/BattleshipEasy", "gru", {"joint_actions": "always"}),
+    ("VisualMatch", "gru", {"network.head_activation": "relu"}),
+    ("popgym/BattleshipEasy", "gru", {"joint_actions": "always", "joint_previous_action": True}),
 ])
 def test_a_policy_comes_back_from_disk(tmp_path, env, memory, changes):
     made = scrambled(trainer(env, memory, num_envs=4, num_steps=4, **changes))

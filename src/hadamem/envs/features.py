@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import gymnasium
@@ -83,21 +84,30 @@ class AgentInputs:
     """The features that `wrap(env)` makes, without an env: the caller gives the previous action, the first-step flag and, with
     previous_reward, the reward of the previous step.
 
-    Does the same as the wrappers `PreviousAction`, `FirstStep` and `Features`, bit for bit, except that numbers that are not finite become
-    0, and keeps no state between calls. Plain tensor ops that never wait for a GPU, so calls can be captured in CUDA graphs.
+    joint_previous_action: a MultiDiscrete previous action is one code among all its combinations, instead of one code for each part.
+    Otherwise this does the same as the wrappers `PreviousAction`, `FirstStep` and `Features`, bit for bit, except that numbers that are not
+    finite become 0, and keeps no state between calls. Plain tensor ops that never wait for a GPU, so calls can be captured in CUDA graphs.
     """
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], *, previous_action: bool = True,
                  first_step: bool = True, previous_reward: bool = False, scale_images: bool = False,
-                 device: torch.device | str = "cpu"):
+                 joint_previous_action: bool = False, device: torch.device | str = "cpu"):
         self.observation_space, self.action_space = observation_space, action_space
         self.previous_action, self.first_step, self.scale_images = previous_action, first_step, scale_images
         self.previous_reward = previous_reward
+        self.joint_previous_action = joint_previous_action and isinstance(action_space, spaces.MultiDiscrete)
         self.action_dtype = action_dtype(action_space)
         space = observation_space
         if previous_action:
             self.null = torch.as_tensor(null_action(action_space), dtype=self.action_dtype, device=device)
-            space = appended_space(space, action_space, PREVIOUS_ACTION)
+            shown = action_space
+            if self.joint_previous_action:
+                assert isinstance(action_space, spaces.MultiDiscrete)
+                sizes = [int(n) for n in action_space.nvec.reshape(-1)]
+                self.start = torch.as_tensor(action_space.start, device=device).reshape(-1)
+                self.places = torch.tensor([math.prod(sizes[i + 1:]) for i in range(len(sizes))], device=device)      # the last counts fastest
+                shown = spaces.Discrete(math.prod(sizes))
+            space = appended_space(space, shown, PREVIOUS_ACTION)
         if first_step:
             space = appended_space(space, spaces.Discrete(2), FIRST_STEP)
         if previous_reward:
@@ -144,7 +154,8 @@ class AgentInputs:
     def to(self, device: torch.device | str) -> AgentInputs:
         """The same on another device."""
         return AgentInputs(self.observation_space, self.action_space, previous_action=self.previous_action, first_step=self.first_step,
-                           previous_reward=self.previous_reward, scale_images=self.scale_images, device=device)
+                           previous_reward=self.previous_reward, scale_images=self.scale_images,
+                           joint_previous_action=self.joint_previous_action, device=device)
 
     def images(self, image_shape: tuple[int, ...] | None = None) -> tuple[Image, ...]:
         """Where images are among the features; see `find_images`."""
@@ -158,7 +169,10 @@ class AgentInputs:
         """
         if self.previous_action:
             action = action.to(self.action_dtype)
-            obs = trees.append(obs, trees.where(first, self.null.expand_as(action), action), PREVIOUS_ACTION)
+            action = trees.where(first, self.null.expand_as(action), action)
+            if self.joint_previous_action:
+                action = ((action.flatten(first.ndim) - self.start) * self.places).sum(-1)
+            obs = trees.append(obs, action, PREVIOUS_ACTION)
         if self.first_step:
             obs = trees.append(obs, first.long(), FIRST_STEP)
         if self.previous_reward:

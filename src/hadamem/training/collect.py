@@ -7,17 +7,21 @@ The noise of the actions is drawn beforehand and depends only on the run's seed 
 from __future__ import annotations
 
 import functools
+import math
 import time
 from typing import Any, NamedTuple
 
 import torch
+from gymnasium import spaces
 from torch import Tensor
 
 from .. import states
 from ..agents import Actions, Agent, Image, Rollout
+from ..agents.distributions import MOST_JOINT
 from ..envs import trees
 from ..envs.base import nobody
 from ..envs.features import AgentInputs
+from ..runs.config import TrainConfig
 from ..states import State
 from .outliers import RewardLimit
 from .seeding import env_seed
@@ -319,10 +323,13 @@ def _put(place: Tensor, value: Tensor) -> Tensor:
 # --- features: one path for acting and learning -------------------------------------------------------------------
 
 
-def make_inputs(env: Any, previous_action: bool, first_step: bool, previous_reward: bool) -> tuple[AgentInputs, tuple[Image, ...]]:
+def make_inputs(env: Any, config: TrainConfig) -> tuple[AgentInputs, tuple[Image, ...]]:
     """How observations of a batched env become feature vectors, and where images lie in these."""
-    inputs = AgentInputs(env.single_observation_space, env.single_action_space, previous_action=previous_action, first_step=first_step,
-                         previous_reward=previous_reward, scale_images=True, device=env.device)
+    actions = env.single_action_space
+    few = isinstance(actions, spaces.MultiDiscrete) and math.prod(int(n) for n in actions.nvec.reshape(-1)) <= MOST_JOINT
+    inputs = AgentInputs(env.single_observation_space, actions, previous_action=config.previous_action, first_step=config.first_step,
+                         previous_reward=config.previous_reward, scale_images=True,
+                         joint_previous_action=config.joint_previous_action and few, device=env.device)
     return inputs, tuple(Image(*image) for image in inputs.images(getattr(env.unwrapped, "image_shape", None)))
 
 

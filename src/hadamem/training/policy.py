@@ -157,7 +157,7 @@ class Policy:
         return {
             "observation_space": describe_space(self.observation_space), "action_space": describe_space(self.action_space),
             "previous_action": self.inputs.previous_action, "first_step": self.inputs.first_step, "scale_images": self.inputs.scale_images,
-            "previous_reward": self.inputs.previous_reward, "seed": self.seed,
+            "previous_reward": self.inputs.previous_reward, "joint_previous_action": self.inputs.joint_previous_action, "seed": self.seed,
             "images": [list(image) for image in self.spec.images], "network": dataclasses.asdict(self.spec.network),
             "agent": self.name, "settings": dataclasses.asdict(self.spec.config),
         }
@@ -167,7 +167,8 @@ class Policy:
         """Build a policy from what `describe` returned, and weights."""
         inputs = AgentInputs(build_space(described["observation_space"]), build_space(described["action_space"]),
                              previous_action=described["previous_action"], first_step=described["first_step"],
-                             previous_reward=described.get("previous_reward", False), scale_images=described["scale_images"])
+                             previous_reward=described.get("previous_reward", False), scale_images=described["scale_images"],
+                             joint_previous_action=described.get("joint_previous_action", False))
         images = tuple(Image(offset, tuple(shape), first) for offset, shape, first in described["images"])
         kind = find_agent(described["agent"])
         network, config = kind.Network(**described["network"]), kind.Config(**described["settings"])

@@ -127,7 +127,7 @@ class Trainer:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = config.tf32
         self.steps, whole = self._make_env(env)
         self.num_envs = self.env.num_envs
-        self.inputs, images = make_inputs(self.env, config.previous_action, config.first_step, config.previous_reward)
+        self.inputs, images = make_inputs(self.env, config)
         self.spec = AgentSpec(self.inputs.size, self.env.single_action_space, config.network, config.algorithm, images, self.inputs.parts,
                               self.inputs.numbers)
         with torch.random.fork_rng(devices=[]):              # leave the caller's generator alone

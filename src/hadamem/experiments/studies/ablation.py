@@ -42,6 +42,8 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     **{f"gamma-{gamma}-lr-1e-3": {"ppo.gamma": gamma, "ppo.gae_lambda": gamma, "ppo.ent_coef": 0.003, "ppo.learning_rate": 1e-3, **PLAIN}
        for gamma in (0.8, 0.5)},
     **{f"actor-gamma-{gamma:g}": {"ppo.actor_gamma": gamma} for gamma in (0.0, 0.5)},
+    "joint-previous-action": {"joint_previous_action": True},
+    "actor-gamma-0-joint-previous-action": {"ppo.actor_gamma": 0.0, "joint_previous_action": True},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
