@@ -105,7 +105,8 @@ class AgentInputs:
                 assert isinstance(action_space, spaces.MultiDiscrete)
                 sizes = [int(n) for n in action_space.nvec.reshape(-1)]
                 self.start = torch.as_tensor(action_space.start, device=device).reshape(-1)
-                self.places = torch.tensor([math.prod(sizes[i + 1:]) for i in range(len(sizes))], device=device)      # the last counts fastest
+                places = [math.prod(sizes[i + 1:]) for i in range(len(sizes))]      # the last part counts fastest
+                self.places = torch.tensor(places, device=device)
                 shown = spaces.Discrete(math.prod(sizes))
             space = appended_space(space, shown, PREVIOUS_ACTION)
         if first_step:
