@@ -11,7 +11,7 @@ from hadamem.experiments.own import grid
 from hadamem.experiments.records import misfit, read_record
 from hadamem.experiments.running import check
 from hadamem.experiments.studies import ablation
-from hadamem.experiments.studies.popgym_table import TASKS, title
+from hadamem.experiments.studies.popgym_table import BEST, MEMORIES, TASKS, title
 from hadamem.experiments.study import MeasureTask
 from hadamem.experiments.worker import find_measure
 from hadamem.runs.config import make_config, to_dict
@@ -112,15 +112,25 @@ def test_the_ablation_names_all_that_tells_popgym_best_from_popgym_fair():
     assert all(settings("popgym-best", **undo(but=name)) != settings("popgym-fair") for name in ablation.UNDONE)
 
 
-def test_records_of_the_ablation_fit_it():
-    """What was measured is not repeated, and a change of the preset that would make records unusable is noticed."""
+def test_records_fit_their_studies():
+    """What was measured is not repeated, and a change of a preset that would make records unusable is noticed."""
     folder = Path(__file__).parents[2] / "docs" / "results"
-    names = {path.stem.split("-shm-")[0] for path in folder.glob("popgym-best-gamma-*-shm-*.json")}
-    tasks = sorted({name.rpartition("-")[2] for name in names})
-    study = make_study("popgym-ablation", tasks=tasks, seeds=2)
-    found = {task.name: task.config() for task in study.runs if (folder / f"{task.name}.json").exists()}
-    assert len(found) >= 24
-    assert {name: misfit(read_record(folder / f"{name}.json"), config) for name, config in found.items()} == dict.fromkeys(found, "")
+    memories = sorted({*MEMORIES, *BEST})
+    studies = [make_study("popgym-table", protocol=protocol, memories=memories, seeds=3) for protocol in ("fair", "release", "best")]
+    studies.append(make_study("popgym-ablation", tasks=TASKS, memories=BEST, seeds=2))
+    found = {task.name: task for study in studies for task in study.runs if (folder / f"{task.name}.json").exists()}
+    assert len(found) >= 310
+    misfits = {name: misfit(read_record(folder / f"{name}.json"), task.config()) for name, task in found.items()}
+    assert misfits == dict.fromkeys(found, "")
+
+
+def test_a_record_is_older_than_a_setting():
+    """The setting's default means what was done before it existed."""
+    record = {"config": to_dict(make_config())}
+    del record["config"]["joint_previous_action"], record["config"]["ppo"]["actor_gamma"]
+    assert misfit(record, make_config()) == ""
+    assert misfit(record, make_config(joint_previous_action=True)) == "joint_previous_action: False there, True here"
+    assert misfit(record, make_config(actor_gamma=0.0)) == "ppo.actor_gamma: None there, 0.0 here"
 
 
 def test_records_with_other_options_do_not_fit():

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_text
-from ..runs.config import TrainConfig, spell_out, to_dict
+from ..runs.config import TrainConfig, from_dict, spell_out, to_dict
 from ..runs.folder import FREE, read_info
 from ..statistics import best_score, final_score
 from ..training.run import Run
@@ -58,11 +58,14 @@ def machine_of(run: Run) -> dict[str, Any]:
 def misfit(record: Mapping[str, Any], config: TrainConfig) -> str:
     """The first setting in which a record differs from a run's: "ppo.gamma: 0.99 there, 0.5 here"; "" if it fits.
 
-    Only settings that both have are compared: a record may be older than some of them. Options of envs and memories are compared as a
-    whole, those of memories with their defaults. How it was evaluated counts if it was.
+    A setting that is newer than the record has its default there, which means what was done before; but of the oldest records, where most
+    settings had other names, only those are compared that both have. Options of envs and memories are compared as a whole, those of
+    memories with their defaults. How it was evaluated counts if it was.
     """
     free = set(FREE) - {"total_steps"} - (set(EVALUATION) if record.get("eval") else set())
     there, here = _comparable(record["config"], config), _comparable(to_dict(config), config)
+    if "total_steps" in there:
+        there = flatten(to_dict(from_dict({"agent": config.agent}))) | there
     for name in here:
         if name in there and name not in free and there[name] != here[name]:
             if name == "total_steps" and there[name] < here[name]:
