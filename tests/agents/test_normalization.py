@@ -112,5 +112,5 @@ def test_learning_and_acting_see_the_same_after_the_first_iteration(trainer):
     trainer.collector.draw(1)
     trainer.collector.collect()
     agent, rollout = trainer.agent, trainer.collector.rollout
-    dist, _, _ = agent.network(rollout.features(), rollout.state, rollout.first)
+    dist = agent.network(rollout.features(), rollout.state, rollout.first).dist
     torch.testing.assert_close(dist, rollout.extras["dist"], rtol=1e-4, atol=1e-5)

@@ -41,7 +41,7 @@ def act(net, N=6, T=13, resets=0.15, seed=1, cut=True):
             state = net.step(torch.randn(N, 7, generator=g, dtype=dtype), state, torch.zeros(N, dtype=torch.bool))[2]
         start, dists, values, chosen = states.apply(torch.clone, state), [], [], []
         for t in range(T):
-            dist, value, state = net.step(x[:, t], state, reset[:, t])
+            dist, value, state, _ = net.step(x[:, t], state, reset[:, t])
             dists.append(dist)
             values.append(value)
             chosen.append(net.actions.sample(dist, net.actions.noise(N, generator=g).to(dtype)))
@@ -67,7 +67,7 @@ def test_ratio_is_one_before_the_first_update(memory, dtype, limit, separate):
     """Stepwise acting and the sequence pass of learning are the same policy: resets, carried states and random rows included."""
     net = network(memory, dtype=dtype, separate_memories=separate)
     r = act(net)
-    dist, value, _ = net(r.features(), r.state, r.first)
+    dist, value, *_ = net(r.features(), r.state, r.first)
     log_ratio = net.actions.log_prob(dist, r.action) - net.actions.log_prob(r.extras["dist"], r.action)
     assert float(log_ratio.detach().abs().max()) <= limit
     assert float((value - r.extras["value"]).detach().abs().max()) <= limit
@@ -178,7 +178,7 @@ def test_loss_against_a_slow_loop(space, joint, weighted):
     if weighted:
         batch = batch._replace(weight=(torch.rand(r.reward.shape, generator=torch.Generator().manual_seed(3)) < 0.7).double())
     with torch.no_grad():
-        dist, value, _ = new(batch.features, r.state, r.first)
+        dist, value, *_ = new(batch.features, r.state, r.first)
         loss, parts = ppo_loss(new.actions, dist, value, batch, config, 0.3)
     assert float(loss) == pytest.approx(slow_loss(new.actions, dist, value, batch, config, 0.3), rel=1e-9)
     assert float(parts["kl"]) > 0
@@ -199,9 +199,9 @@ def test_joint_actions():
     r = act(net)
     mask = torch.rand(6, 13, 7, generator=torch.Generator().manual_seed(0)) < 0.6
     for allowed in (None, mask | (torch.arange(7) % 3 == 0)):                    # something is left of each part
-        (dist, _, _), state = net(r.features(), r.state, r.first, allowed), r.state
+        (dist, *_), state = net(r.features(), r.state, r.first, allowed), r.state
         for t in range(13):
-            stepped, _, state = net.step(r.obs[:, t], state, r.first[:, t], None if allowed is None else allowed[:, t])
+            stepped, _, state, _ = net.step(r.obs[:, t], state, r.first[:, t], None if allowed is None else allowed[:, t])
             torch.testing.assert_close(stepped, dist[:, t], rtol=1e-9, atol=1e-9)
 
 
@@ -216,7 +216,7 @@ def test_steps_of_no_weight_change_no_gradient():
         later = batch._replace(features=torch.cat([batch.features[:, :9], batch.features[:, 9:] + noise], 1), weight=weight,
                                value=batch.value + noise * (1 - weight), advantage=torch.where(weight > 0, 1.0, noise),
                                target=torch.where(weight > 0, 0.5, -noise))
-        dist, value, _ = net(later.features, later.state, later.first)
+        dist, value, *_ = net(later.features, later.state, later.first)
         loss, _ = ppo_loss(net.actions, dist, value, later, PPOConfig(normalize_advantage="minibatch", clip_range_vf=0.2), 0.2)
         grads.append(torch.autograd.grad(loss, list(net.parameters()), allow_unused=True))
     for a, b in zip(*grads, strict=True):
@@ -312,7 +312,7 @@ def test_another_scale_changes_no_value():
     net = network()
     r = act(net)
     net.rescale_values(torch.tensor(50.0, dtype=torch.float64))
-    _, value, _ = net(r.features(), r.state, r.first)
+    _, value, *_ = net(r.features(), r.state, r.first)
     torch.testing.assert_close(value, r.extras["value"])
     assert float(net.value_scale) == 50
 

@@ -54,7 +54,7 @@ def test_a_mask_that_comes_late_is_learnt_with():
         run.collector.draw(9)
         run.collector.collect()
         with torch.no_grad():
-            dist, _, _ = run.network(r.features(), r.state, r.first, r.mask)
+            dist = run.network(r.features(), r.state, r.first, r.mask).dist
         actions = run.network.actions
         assert float((actions.log_prob(dist, r.action) - actions.log_prob(r.extras["dist"], r.action)).abs().max()) < 1e-4
 
@@ -120,7 +120,7 @@ def test_dropout_is_for_learning_alone_and_depends_on_the_seed():
         run.collector.collect()
         r, actions = run.collector.rollout, run.network.actions
         with torch.no_grad():
-            dist, _, _ = run.network(r.features(), r.state, r.first, r.mask)
+            dist = run.network(r.features(), r.state, r.first, r.mask).dist
         assert float((actions.log_prob(dist, r.action) - actions.log_prob(r.extras["dist"], r.action)).abs().max()) < 1e-4
     assert losses[0] == losses[1]
 

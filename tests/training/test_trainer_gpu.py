@@ -36,7 +36,7 @@ def test_ratio_is_one_before_the_first_update():
     trainer.collector.collect()
     r, actions = trainer.collector.rollout, trainer.network.actions
     with torch.no_grad():
-        dist, _, _ = trainer.network(r.features(), r.state, r.first, r.mask)
+        dist = trainer.network(r.features(), r.state, r.first, r.mask).dist
     assert float((actions.log_prob(dist, r.action) - actions.log_prob(r.extras["dist"], r.action)).abs().max()) <= 1e-4
 
 

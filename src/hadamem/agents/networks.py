@@ -72,6 +72,15 @@ class NetworkState(NamedTuple):
     critic: TrunkState | None
 
 
+class Outputs(NamedTuple):
+    """What a network says of every step: [N, T, ...], or [N, ...] for a single one."""
+
+    dist: Tensor                      # [..., D]: parameters of the distribution of actions
+    value: Tensor                     # [...]
+    state: NetworkState
+    expected: Tensor | None = None    # [...]: what the baseline expects, with no gradient to the rest of the network; None without one
+
+
 class Trunk(nn.Module):
     """From features to what actor and critic see: encoder, time encoding, memory."""
 
@@ -133,8 +142,8 @@ class ActorCritic(nn.Module):
     value_scale: Tensor
 
     def __init__(self, input_size: int, actions: Actions, config: NetworkConfig, images: tuple[Image, ...] = (),
-                 numbers: tuple[tuple[int, int], ...] = ()):
-        """numbers: (start, stop) ranges of the features that `normalize_observations` is about."""
+                 numbers: tuple[tuple[int, int], ...] = (), baseline: bool = False):
+        """numbers: (start, stop) ranges of the features that `normalize_observations` is about. baseline: see `Outputs.expected`."""
         super().__init__()
         self.config, self.actions, self.input_size = config, actions, input_size
         self.normalizer = Normalizer(input_size, numbers) if config.normalize_observations and numbers else None
@@ -143,14 +152,18 @@ class ActorCritic(nn.Module):
         self.actor = _head(config, actions.inputs)
         self.critic = _head(config, 1)
         self.register_buffer("value_scale", torch.ones(()))      # scale of the critic's output
+        self.baseline = nn.Linear(config.layer_size, 1) if baseline else None
+        if self.baseline is not None:
+            nn.init.zeros_(self.baseline.weight)
+            nn.init.zeros_(self.baseline.bias)
 
     def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> NetworkState:
         critic = None if self.critic_trunk is None else self.critic_trunk.initial_state(n, device, generator)
         return NetworkState(self.trunk.initial_state(n, device, generator), critic)
 
     def forward(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None,
-                **promises: bool) -> tuple[Tensor, Tensor, NetworkState]:
-        """x [N, T, F], reset [N, T] bool, mask [N, T, A] of allowed actions -> distributions [N, T, D], values [N, T], state.
+                **promises: bool) -> Outputs:
+        """x [N, T, F], reset [N, T] bool, mask [N, T, A] of allowed actions -> distributions [N, T, D], values [N, T] and so on.
 
         promises: `resets_only_at_start` and `starts_fresh`, see `Memory.through`.
         """
@@ -162,7 +175,8 @@ class ActorCritic(nn.Module):
             logits, value = F.linear(y, weight, bias).split([self.actions.inputs, 1], -1)
         else:
             logits, value = self.actor(y), self.critic(z)
-        return self.actions.parameters_of(logits, mask), value[..., 0] * self.value_scale, NetworkState(actor, critic)
+        return Outputs(self.actions.parameters_of(logits, mask), value[..., 0] * self.value_scale, NetworkState(actor, critic),
+                       self._expect(y))
 
     @torch.no_grad()
     def rescale_values(self, scale: Tensor) -> None:
@@ -172,12 +186,16 @@ class ActorCritic(nn.Module):
             parameter.mul_(ratio)
         self.value_scale.copy_(scale)
 
-    def step(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor, NetworkState]:
+    def step(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> Outputs:
         """The same for one step: x [N, F], reset [N]."""
         x = x if self.normalizer is None else self.normalizer(x)
         y, actor = self.trunk.step(x, state.actor, reset)
         z, critic = (y, None) if self.critic_trunk is None or state.critic is None else self.critic_trunk.step(x, state.critic, reset)
-        return self.actions.parameters_of(self.actor(y), mask), self.critic(z)[..., 0] * self.value_scale, NetworkState(actor, critic)
+        value = self.critic(z)[..., 0] * self.value_scale
+        return Outputs(self.actions.parameters_of(self.actor(y), mask), value, NetworkState(actor, critic), self._expect(y))
+
+    def _expect(self, y: Tensor) -> Tensor | None:
+        return None if self.baseline is None else self.baseline(y.detach())[..., 0]
 
 
 class Encoder(nn.Module):

@@ -28,6 +28,7 @@ from .returns import compute_gae, lengths_differ, reward_density, rising_gamma
 
 OUTLIER = 30.0       # an advantage counts at most this many times the usual size of returns, or the largest reward
 DECIDED = 0.05       # share of the training after which gamma_schedule "auto" has made its choice
+BASELINE = 0.01      # weight of the baseline's error: little beside other gradients where they are clipped, and no matter to Adam
 JOINT: dict[str, bool | str] = {"never": False, "always": True, "auto": "auto"}      # joint_actions, as `make_actions` takes it
 
 
@@ -41,6 +42,7 @@ class PPOConfig:
     gamma_schedule: str = "constant"         # rising: from 0.9 to gamma; auto: rising where rewards differ and episodes are equally long
     gae_lambda: float = 1.0                  # 1: the whole return minus the value
     actor_gamma: float | None = None         # the actor learns from rewards alone, discounted by this; None: from GAE, with the critic
+    actor_baseline: str = "mean"             # what is subtracted from them: their mean, or learned: what a linear layer expects of a step
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
     reshuffle: bool = True                   # new random minibatches in every epoch; False: only their order changes
@@ -76,6 +78,7 @@ class PPOConfig:
             check(name, getattr(self, name) >= 0, "0 or more")
         for name in ("max_grad_norm", "vf_loss_clip", "clip_range_vf"):
             check(name, getattr(self, name) is None or getattr(self, name) > 0, "above 0, or None")
+        check("actor_baseline", self.actor_baseline in ("mean", "learned"), "'mean' or 'learned'")
         check("gamma_schedule", self.gamma_schedule in ("constant", "rising", "auto"), "'constant', 'rising' or 'auto'")
         check("lr_schedule", self.lr_schedule in ("constant", "linear"), "'constant' or 'linear'")
         check("joint_actions", self.joint_actions in JOINT, "'never', 'always' or 'auto' (up to 1024 combinations)")
@@ -94,6 +97,7 @@ class Batch(NamedTuple):
     target: Tensor                    # [N, T]: of the value
     value: Tensor | None = None       # [N, T]: while acting; for clip_range_vf alone
     mask: Tensor | None = None        # [N, T, A] bool: allowed actions
+    wanted: Tensor | None = None      # [N, T]: what the baseline should have expected, in units of its size; None: there is none
     weight: Tensor | None = None      # [N, T]: 0 for steps that must not count; None: all count
 
     def select(self, envs: Tensor) -> Batch:
@@ -124,7 +128,8 @@ class PPO(Agent):
     def __init__(self, spec: AgentSpec, device: torch.device | str = "cpu"):
         self.config: PPOConfig = spec.config
         self.actions = make_actions(spec.action_space, joint=JOINT[self.config.joint_actions])
-        self.network = ActorCritic(spec.input_size, self.actions, spec.network, spec.images, spec.numbers).to(device)
+        baseline = self.config.actor_baseline == "learned"
+        self.network = ActorCritic(spec.input_size, self.actions, spec.network, spec.images, spec.numbers, baseline).to(device)
         self.adam = Adam(self.network, self.config.learning_rate, self.config.adam_eps)
         device = self.adam.rate.device
         self.kl_coef = torch.tensor(self.config.kl_coef, dtype=torch.float32, device=device)
@@ -133,19 +138,22 @@ class PPO(Agent):
         if self.config.gamma_schedule == "auto":
             self.saved = (*self.saved, "dense")
         self.value_square = torch.zeros((), device=device)               # running mean square of the value targets; 0: none yet
+        self.actor_square = torch.zeros((), device=device)               # the same of the rewards that the actor learns from
+        if baseline:
+            self.saved = (*self.saved, "actor_square")
         self.sums = torch.zeros(len(STATISTICS), device=device)          # of STATISTICS, over the updates of this iteration
         self.skipped = torch.zeros((), device=device)                    # updates of this iteration that were not finite
 
     # --- acting: every step of a rollout -----------------------------------------------------------------------------
 
     def act(self, features: Tensor, state: State, first: Tensor, mask: Tensor | None = None, noise: Tensor | None = None) -> Acted:
-        dist, value, state = self.network.step(features, state, first, mask)
+        dist, value, state, expected = self.network.step(features, state, first, mask)
         action = self.actions.mode(dist) if noise is None else self.actions.sample(dist, noise)
-        return Acted(action, state, {"dist": dist, "value": value})
+        return Acted(action, state, {"dist": dist, "value": value, **({} if expected is None else {"expected": expected})})
 
     def bootstrap(self, features: Tensor, state: State, first: Tensor) -> dict[str, Tensor]:
         """The value of a truncated episode's final observation, and of the observation after a rollout."""
-        return {"value": self.network.step(features, state, first)[1]}
+        return {"value": self.network.step(features, state, first).value}
 
     # --- learning: once per iteration --------------------------------------------------------------------------------
 
@@ -196,23 +204,20 @@ class PPO(Agent):
 
     @torch.no_grad()
     def prepare(self) -> None:
-        """Features, advantages and value targets of the rollout, into `self.batch`."""
+        """Features, advantages, value targets and what the baseline should expect of the rollout, into `self.batch`."""
         gamma = None if self.config.gamma_schedule == "constant" else self.gamma
-        new = make_batch(self.rollout, self.config, gamma, self.value_square.sqrt())
+        new = make_batch(self.rollout, self.config, gamma, self.value_square.sqrt(), self.actor_square.sqrt())
         for mine, theirs in ((self.batch.features, new.features), (self.batch.advantage, new.advantage), (self.batch.target, new.target)):
             mine.copy_(theirs)
+        if self.batch.wanted is not None and new.wanted is not None:
+            _follow(self.actor_square, new.wanted)
+            self.batch.wanted.copy_(new.wanted / self.actor_square.sqrt().clamp(min=1e-6))
         if self.config.normalize_values or self.config.advantage_floor:
             self.rescale_values(new.target)
 
     def rescale_values(self, target: Tensor) -> None:
-        """Update the running mean square of the value targets, and the scale of the critic's output to its root. Values stay the same.
-
-        It follows slowly, but fast if it is a hundred times too large, as after an outlier in the first rollout.
-        """
-        square, before = target.square().mean(), self.value_square
-        square = torch.where(torch.isfinite(square), square, before)
-        pace = torch.where(square < 1e-4 * before, 0.9, 0.1)
-        self.value_square.copy_(torch.where(before > 0, torch.lerp(before, square, pace), square))
+        """Update the running mean square of the value targets, and the scale of the critic's output to its root. Values stay the same."""
+        _follow(self.value_square, target)
         if self.config.normalize_values:
             self.network.rescale_values(self.value_square.sqrt().clamp(min=1e-3))
 
@@ -227,9 +232,12 @@ class PPO(Agent):
 
     def loss(self, batch: Batch, whole: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the current network, and its parts. whole: every row is exactly one episode."""
-        dist, value, _ = self.network(batch.features, batch.state, batch.first, batch.mask, resets_only_at_start=whole, starts_fresh=whole)
+        out = self.network(batch.features, batch.state, batch.first, batch.mask, resets_only_at_start=whole, starts_fresh=whole)
         scale = self.network.value_scale if self.config.normalize_values else None
-        return ppo_loss(self.actions, dist, value, batch, self.config, self.kl_coef, scale)
+        loss, parts = ppo_loss(self.actions, out.dist, out.value, batch, self.config, self.kl_coef, scale)
+        if batch.wanted is not None and out.expected is not None:
+            loss = loss + BASELINE * _mean((out.expected - batch.wanted).square(), batch.weight)
+        return loss, parts
 
     def finish(self, updates: int) -> dict[str, Tensor]:
         """Statistics of the iteration, as means over the updates that were not skipped; and `kl_coef` adapted to the mean KL."""
@@ -243,21 +251,35 @@ class PPO(Agent):
         return found
 
 
-def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None, size: Tensor | float = 0.0) -> Batch:
-    """A rollout with advantages and value targets. gamma: None for the one of config. size: of the returns so far; 0: not known."""
+def make_batch(rollout: Rollout, config: PPOConfig, gamma: Tensor | None = None, size: Tensor | float = 0.0,
+               unit: Tensor | float = 0.0) -> Batch:
+    """A rollout with advantages and value targets. gamma: None for the one of config. size: of the returns so far; 0: not known.
+
+    unit: what the baseline's expectations are measured in. `wanted` is not yet.
+    """
     value = rollout.extras["value"]
     advantage = _limit(compute_gae(rollout.reward, value, rollout.done, rollout.final.get("value"), rollout.last["value"],
                                    config.gamma if gamma is None else gamma, config.gae_lambda), rollout, config, size)
-    target = advantage + value
+    target, wanted = advantage + value, None
     if config.actor_gamma is not None:
         nothing = torch.zeros_like(value)
-        advantage = _limit(compute_gae(rollout.reward, nothing, rollout.done, None, nothing[:, 0], config.actor_gamma, 1.0),
-                           rollout, config, size)
-        advantage = advantage - advantage.mean()
+        rewards = _limit(compute_gae(rollout.reward, nothing, rollout.done, None, nothing[:, 0], config.actor_gamma, 1.0),
+                         rollout, config, size)
+        expected = rollout.extras.get("expected")
+        wanted = None if expected is None else rewards
+        advantage = rewards - (rewards.mean() if expected is None else expected * unit)
     if config.normalize_advantage == "batch":
         advantage = _standardise(advantage, floor=config.advantage_floor * size)
     return Batch(rollout.features(), rollout.first, rollout.state, rollout.action, rollout.extras["dist"], advantage, target,
-                 None if config.clip_range_vf is None else value, rollout.mask)
+                 None if config.clip_range_vf is None else value, rollout.mask, wanted)
+
+
+def _follow(square: Tensor, x: Tensor) -> None:
+    """Update a running mean square of x; 0: none yet. Slowly, but fast if it is a hundred times too large, as after an outlier at first."""
+    new = x.square().mean()
+    new = torch.where(torch.isfinite(new), new, square)
+    pace = torch.where(new < 1e-4 * square, 0.9, 0.1)
+    square.copy_(torch.where(square > 0, torch.lerp(square, new, pace), new))
 
 
 def _limit(advantage: Tensor, rollout: Rollout, config: PPOConfig, size: Tensor | float) -> Tensor:
