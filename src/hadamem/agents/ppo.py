@@ -42,7 +42,7 @@ class PPOConfig:
     gamma_schedule: str = "constant"         # rising: from 0.9 to gamma; auto: rising where rewards differ and episodes are equally long
     gae_lambda: float = 1.0                  # 1: the whole return minus the value
     actor_gamma: float | None = None         # the actor learns from rewards alone, discounted by this; None: from GAE, with the critic
-    actor_baseline: str = "mean"             # what is subtracted from them: their mean, or learned: what a linear layer expects of a step
+    actor_baseline: str = "mean"             # with actor_gamma, subtracted from rewards: mean, or learned: what a linear layer expects
     num_epochs: int = 30                     # passes over a rollout
     num_minibatches: int = 8                 # gradient steps per epoch; each uses num_envs / num_minibatches envs
     reshuffle: bool = True                   # new random minibatches in every epoch; False: only their order changes

@@ -43,7 +43,7 @@ class TrainConfig:
     env_timeout: float | None = None                     # seconds that a worker may take for a step or reset; None: no limit
     threads: int = 1                                     # torch threads on a CPU; more help little on idle cores and hurt on busy ones
     previous_action: bool = True                         # the network sees the previous action
-    joint_previous_action: bool = False                  # one code for all parts of a MultiDiscrete one (up to 1024 combinations)
+    joint_previous_action: bool = False                  # a MultiDiscrete previous action is one code, up to 1024 combinations
     first_step: bool = True                              # the network sees a flag at the first step of an episode
     previous_reward: bool = False                        # the network sees the reward of the previous step
     network: Any = field(default_factory=NetworkConfig)      # settings of the network
