@@ -1,6 +1,7 @@
 """`hadamem paper NAME --quick`: every study of the paper, end to end, with a report that misses nothing."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +23,15 @@ def test_quick(name, tmp_path, capsys):
     for item in items:
         assert any((tmp_path / "study" / "report").glob(f"*/{item['name']}.*")), item["name"]
     assert main(["paper", name, "--quick", "--plain", "--out", str(tmp_path / "study"), "--no-report"]) == 0      # nothing is repeated
+
+
+def test_chosen_variants(tmp_path, capsys):
+    """Records of this repository are taken over: nothing is trained."""
+    records, out = Path(__file__).parents[2] / "docs" / "results", tmp_path / "study"
+    chosen = ["popgym-best", "actor-gamma-0-joint-previous-action"]
+    assert main(["paper", "popgym-ablation", "--variants", *chosen, "--tasks", "BattleshipEasy", "--records", str(records), "--out", str(out),
+                 "--plain", "--no-report"]) == 0, capsys.readouterr()
+    assert sorted(path.stem for path in (out / "records").iterdir()) == [
+        "popgym-best-BattleshipEasy-shm-0", "popgym-best-actor-gamma-0-joint-previous-action-BattleshipEasy-shm-0"]
+    assert main(["paper", "popgym-table", "--variants", *chosen]) == 2
+    assert "study 'popgym-table' has no option 'variants'" in capsys.readouterr().err

@@ -22,6 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=int, metavar="N", help="runs per cell (default: as many as the paper has)")
     add("--memories", nargs="+", metavar="NAME", help="only these memories")
     add("--tasks", nargs="+", metavar="NAME", help="only these tasks (popgym-table, popgym-ablation)")
+    add("--variants", nargs="+", metavar="NAME", help="only these changes of the preset (popgym-ablation)")
     add_launch_arguments(parser)
 
 
@@ -36,6 +37,6 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError("--records holds runs of full length; leave it out with --quick")
         if args.seeds is not None and args.seeds < 1:
             raise ValueError(f"--seeds must be at least 1, got {args.seeds}")
-        options: dict[str, Any] = {"seeds": args.seeds, "memories": args.memories, "tasks": args.tasks}
+        options: dict[str, Any] = {"seeds": args.seeds, "memories": args.memories, "tasks": args.tasks, "variants": args.variants}
         study = make_study(args.name, protocol=args.protocol, quick=args.quick, budget=args.budget, **options)
     return run_and_report(study, args)
