@@ -13,6 +13,7 @@ from .runs import count
 TASKS = ("RepeatPreviousHard", "AutoencodeMedium", "ConcentrationEasy", "BattleshipEasy")
 BEST = "popgym-best"
 PLAIN = {"network.memory_options": {"rotary": False}}      # of SHM alone
+SHORT = {"ppo.actor_gamma": 0.0, "joint_previous_action": True}      # a short horizon for the actor
 UNDONE: dict[str, dict[str, Any]] = {           # one setting back to what popgym-fair has; all of them together are popgym-fair
     "no-rotary": PLAIN,
     "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
@@ -43,7 +44,9 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
        for gamma in (0.8, 0.5)},
     **{f"actor-gamma-{gamma:g}": {"ppo.actor_gamma": gamma} for gamma in (0.0, 0.5)},
     "joint-previous-action": {"joint_previous_action": True},
-    "actor-gamma-0-joint-previous-action": {"ppo.actor_gamma": 0.0, "joint_previous_action": True},
+    "actor-gamma-0-joint-previous-action": SHORT,
+    "actor-gamma-0-learned-baseline": {**SHORT, "ppo.actor_baseline": "learned", "ppo.advantage_floor": 0.02},
+    "actor-gamma-0-calibration-none": {**SHORT, "network.memory_options": {"rotary": True, "calibration": "none"}},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
