@@ -24,6 +24,11 @@ def rollout(made, expected=None):
     return r if expected is None else replace(r, extras={**r.extras, "expected": expected})
 
 
+def make_trainer(**settings):
+    return Trainer(make_config(env="popgym/AutoencodeEasy", memory="none", actor_gamma=0.0, actor_baseline="learned",
+                               gamma_schedule="constant", log=(), device="cpu", **settings))
+
+
 def test_what_is_expected_is_subtracted():
     made = agent(LEARNED)
     r = rollout(made)
@@ -62,8 +67,7 @@ def test_it_adds_nothing_to_agents_without():
 
 def test_it_learns_what_each_step_is_worth():
     """Autoencode pays nothing while the cards are shown. What is left of the mean reward of each step of an episode must become small."""
-    trainer = Trainer(make_config(env="popgym/AutoencodeEasy", memory="none", actor_gamma=0.0, actor_baseline="learned",
-                                  gamma_schedule="constant", steps_per_iteration=4096, total_steps=80_000, log=(), device="cpu"))
+    trainer = make_trainer(steps_per_iteration=4096, total_steps=80_000)
     left = []
     while not trainer.done:
         unit = trainer.agent.actor_square.sqrt().clone()      # in which the coming rollout is expected
@@ -73,3 +77,16 @@ def test_it_learns_what_each_step_is_worth():
         left.append(float(error.mean(0).square().mean() / r.reward.mean(0).square().mean()))
     assert left[0] == 1.0
     assert sum(left[-5:]) / 5 < 0.3
+
+
+def test_a_run_continues_with_it():
+    whole, first, second = (make_trainer(steps_per_iteration=832, total_steps=10_000) for _ in range(3))
+    for trainer in (whole, whole, whole, first):
+        trainer.iteration()
+    second.set_state(first.get_state())
+    for _ in range(2):
+        second.iteration()
+    wanted, got = whole.get_state(), second.get_state()
+    assert float(wanted["agent.actor_square"]) > 0
+    assert set(wanted) == set(got)
+    assert all(torch.equal(x, got[name]) for name, x in wanted.items())
