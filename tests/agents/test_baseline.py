@@ -67,7 +67,7 @@ def test_it_adds_nothing_to_agents_without():
 
 def test_it_learns_what_each_step_is_worth():
     """Autoencode pays nothing while the cards are shown. What is left of the mean reward of each step of an episode must become small."""
-    trainer = make_trainer(steps_per_iteration=4096, total_steps=80_000)
+    trainer = make_trainer(steps_per_iteration=4096, total_steps=48_000)
     left = []
     while not trainer.done:
         unit = trainer.agent.actor_square.sqrt().clone()      # in which the coming rollout is expected
