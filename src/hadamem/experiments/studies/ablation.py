@@ -46,6 +46,7 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     "joint-previous-action": {"joint_previous_action": True},
     "actor-gamma-0-joint-previous-action": SHORT,
     "actor-gamma-0-learned-baseline": {**SHORT, "ppo.actor_baseline": "learned", "ppo.advantage_floor": 0.02},
+    "actor-gamma-0-kl-0.005": {**SHORT, "ppo.target_kl": 0.005},
     "actor-gamma-0-calibration-none": {**SHORT, "network.memory_options": {"rotary": True, "calibration": "none"}},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
