@@ -19,12 +19,12 @@ def bootstrap_interval(scores: Scores, statistic: Callable[[Any], float], level:
     [seeds, tasks], or with a list of 1-D arrays where the numbers of seeds differ, and returns one number.
     seed: the same seed gives the same interval.
 
-    None if every task has one seed only: nothing is known about other seeds. A task with one seed beside others with more is taken as
-    exact. The interval is too narrow for few seeds, see docs/statistics.md.
+    None if a task has one seed only: nothing is known of its other seeds, and to take it as exact would make the interval too narrow. It
+    is too narrow for few seeds, see docs/statistics.md.
     """
     tasks = as_tasks(scores)
     check_options(level, repeats)
-    if not vary(tasks):
+    if not all_vary(tasks):
         return None
     samples = resample(tasks, repeats, np.random.default_rng(seed))
     batched = BATCHED.get(statistic)
@@ -40,9 +40,9 @@ def check_options(level: float, repeats: int) -> None:
         raise ValueError(f"repeats must be at least 1, got {repeats}; 2000 is usual")
 
 
-def vary(tasks: Sequence[np.ndarray]) -> bool:
-    """Whether any task has more than one seed, so that there is something to resample."""
-    return any(len(task) > 1 for task in tasks)
+def all_vary(tasks: Sequence[np.ndarray]) -> bool:
+    """Whether every task has more than one seed, so that there is something to resample."""
+    return all(len(task) > 1 for task in tasks)
 
 
 def resample(tasks: Sequence[np.ndarray], repeats: int, rng: np.random.Generator) -> list[np.ndarray]:

@@ -7,19 +7,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .bootstrap import check_options, draw_counts, percentiles, vary
+from .bootstrap import all_vary, check_options, draw_counts, percentiles
 from .scores import Scores, as_tasks
 
 
 class Estimate(NamedTuple):
     value: float
-    interval: tuple[float, float] | None      # None: one seed per task, so nothing to resample
+    interval: tuple[float, float] | None      # None: a task has one seed, so that there is nothing to resample
 
 
 class Profile(NamedTuple):
     thresholds: np.ndarray       # [K]
     share: np.ndarray            # [K] of the runs that are above each threshold
-    low: np.ndarray | None       # [K] pointwise confidence band; None: one seed per task, so nothing to resample
+    low: np.ndarray | None       # [K] pointwise confidence band; None: a task has one seed, so that there is nothing to resample
     high: np.ndarray | None
 
 
@@ -36,7 +36,7 @@ def probability_of_improvement(x: Scores, y: Scores, level: float = 0.95, repeat
         raise ValueError(f"x and y must have the same tasks, got {len(xs)} and {len(ys)}; leave out tasks that only one of them has")
     wins = [(a[:, None] > b) + 0.5 * (a[:, None] == b) for a, b in zip(xs, ys, strict=True)]      # [seeds of X, seeds of Y] each
     value = float(np.mean([table.mean() for table in wins]))
-    if not (vary(xs) or vary(ys)):
+    if not (all_vary(xs) and all_vary(ys)):
         return Estimate(value, None)
     rng = np.random.default_rng(seed)
     total = np.zeros(repeats)
@@ -59,7 +59,7 @@ def performance_profile(scores: Scores, thresholds: Sequence[float] | np.ndarray
     (at,) = as_tasks(np.ravel(thresholds), "thresholds")
     above = [task[:, None] > at for task in tasks]                                # [seeds, K] each
     share = np.mean([table.mean(axis=0) for table in above], axis=0)
-    if not vary(tasks):
+    if not all_vary(tasks):
         return Profile(at, share, None, None)
     rng = np.random.default_rng(seed)
     total = sum((draw_counts(len(table), repeats, rng) @ table / len(table) for table in above), np.zeros((repeats, len(at))))
