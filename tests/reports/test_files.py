@@ -17,7 +17,7 @@ pytest.importorskip("matplotlib")
 from hadamem.reports.content import Cell, Figure, HeatMap, Report, Section, Series, Table
 from hadamem.reports.data import CELL_FIELDS, item_data
 from hadamem.reports.files import write_report
-from hadamem.reports.tables import escape, to_csv, to_latex
+from hadamem.reports.tables import escape, to_csv, to_latex, to_markdown
 
 from .demo import EVIL, MEMORIES, TASKS, make_report
 
@@ -29,8 +29,8 @@ SMALL = Report("small", "", [Section("s", "", [
 def test_all_files_of_a_report(tmp_path):
     paths = write_report(SMALL, tmp_path / "new" / "folder")
     names = [str(path.relative_to(tmp_path / "new" / "folder")) for path in paths]
-    assert names == ["index.html", "report.json", "tables/t.csv", "tables/t.tex", "figures/f.png", "figures/f.svg", "figures/h.png",
-                     "figures/h.svg"]
+    assert names == ["index.html", "report.json", "tables/t.csv", "tables/t.tex", "tables/t.md", "figures/f.png", "figures/f.svg",
+                     "figures/h.png", "figures/h.svg"]
     assert sorted(path for path in (tmp_path / "new").rglob("*") if path.is_file()) == sorted(paths)      # no temporary file is left
     page = paths[0].read_text(encoding="utf-8")
     assert re.findall(r'<a href="([^#"]+)">', page) == [name for name in names if "/" in name]
@@ -110,3 +110,22 @@ A\&B & $-$1.25 $\pm$ 0.50 (paper 1.00) \\
 \end{tabular}
 """
     assert not re.search(r"(?<!\\)[&%$#_]", escape(EVIL + "&%$#_"))
+
+
+def test_markdown():
+    table = Table("t", "title", ["task_id", "a|b", "*c*", "_d"], [
+        ["x", Cell(-1.25, 0.5, -2, 0, 3, 1.0, digits=2), Cell(None, paper=3.0, note="missing"), Cell(-1.5)],
+        ["<b>[y]\n`", 12345, None, Cell(2.0, low=1.0, high=3.0)]])
+    assert to_markdown(item_data(table)) == r"""| task_id | a\|b | \*c\* | \_d |
+| --- | ---: | ---: | ---: |
+| x | −1.25 ± 0.50 (1.00) | – (3.0) | −1.5 |
+| \<b\>\[y\] \` | 12,345 |  | 2.0 [1.0, 3.0] |
+"""
+    assert to_markdown(item_data(Table("e", "empty", [], []))) == ""
+
+
+def test_markdown_marks_the_best_of_a_row():
+    rows = [["x", Cell(99.54), Cell(100.0), Cell(99.4)], ["y", Cell(1.0), Cell(None), 3]]
+    marked = to_markdown(item_data(Table("t", "title", ["task", "a", "b", "c"], rows)), best=True)
+    assert marked.splitlines()[2:] == ["| x | **99.5** | **100.0** | 99.4 |", "| y | 1.0 | – | 3 |"]
+    assert to_markdown(Table("t", "", ["a"], [["`x`"]]).__dict__, verbatim=(0,)).splitlines()[2] == "| `x` |"

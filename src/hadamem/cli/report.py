@@ -17,8 +17,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("studies", nargs="+", metavar="STUDY", help="folders of studies, or their names in studies/")
     parser.add_argument("--out", metavar="DIR", help="folder of the report (default: report/ in the folder of the first study)")
     parser.add_argument("--format", choices=FORMATS, default="all",
-                        help="all: page, PNG, SVG, CSV, LaTeX and JSON files (default); html: the page alone; json: print all as data, "
-                             "write nothing")
+                        help="all: page, PNG, SVG, CSV, LaTeX, Markdown and JSON files (default); html: the page alone; json: print all "
+                             "as data, write nothing")
 
 
 def run(args: argparse.Namespace) -> int:

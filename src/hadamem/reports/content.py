@@ -1,4 +1,4 @@
-"""What a report says, as plain data: text, tables, figures. Other files of this folder turn it into HTML, PNG, SVG, CSV, LaTeX and JSON."""
+"""What a report says, as plain data: text, tables, figures. Other files of this folder turn it into pages, pictures, tables and JSON."""
 
 from __future__ import annotations
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..files import write_text
 from .content import Report, Table
 from .data import find_styles, item_data, to_json
 from .html import write_html
 from .plots import draw
-from .tables import to_csv, to_latex
+from .tables import to_csv, to_latex, to_markdown
 
-FORMATS = ("html", "png", "svg", "csv", "tex", "json")
-TABLES = {"csv": to_csv, "tex": to_latex}
+FORMATS = ("html", "png", "svg", "csv", "tex", "md", "json")
+TABLES: dict[str, Callable[[Mapping[str, Any]], str]] = {"csv": to_csv, "tex": to_latex, "md": to_markdown}
 
 
 def write_report(report: Report, folder: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -21,7 +22,7 @@ def write_report(report: Report, folder: Path | str, formats: Sequence[str] = FO
 
         index.html                  the page; it works without the other files, and links to them
         figures/NAME.png, .svg
-        tables/NAME.csv, .tex
+        tables/NAME.csv, .tex, .md
         report.json                 everything as data (`data.to_data`)
 
     A file that is there already is replaced at once, so a page can be read while a study still runs.

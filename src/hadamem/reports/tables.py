@@ -1,16 +1,18 @@
-"""Tables of a report as CSV and LaTeX, from the plain values of `data.item_data`."""
+"""Tables of a report as CSV, LaTeX and Markdown, from the plain values of `data.item_data`."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .data import CELL_FIELDS
 from .text import MINUS, cell_text, general
 
+CLOSE = 0.5              # points below the best of a row that count as just as good
+EN_DASH = "\N{EN DASH}"
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -53,6 +55,34 @@ def to_latex(table: Mapping[str, Any]) -> str:
 def escape(text: str) -> str:
     """A text that LaTeX prints as it is."""
     return re.sub("|".join(map(re.escape, LATEX)), lambda found: LATEX[found.group()], text)
+
+
+def to_markdown(table: Mapping[str, Any], best: bool = False, verbatim: Sequence[int] = ()) -> str:
+    """A table as GitHub, Jupyter and documentation sites read it. The paper's number stands in brackets behind ours.
+
+    best: the largest number of a row is bold, with those within half a point of it. verbatim: columns whose texts are Markdown already.
+    """
+    columns = [text if i in verbatim else _marked(text) for i, text in enumerate(table["columns"])]
+    lines = [columns, ["---"] + ["---:"] * (len(columns) - 1)] if columns else []
+    for row in table["rows"]:
+        values = [entry["value"] for entry in row if isinstance(entry, Mapping) and entry["value"] is not None]
+        limit = max(values) - CLOSE if best and len(values) > 1 else None
+        lines.append([(entry or "") if i in verbatim else _markdown_entry(entry, limit) for i, entry in enumerate(row)])
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _markdown_entry(entry: Any, limit: float | None) -> str:
+    if not isinstance(entry, Mapping):
+        return "" if entry is None else _marked(entry) if isinstance(entry, str) else general(entry)
+    cell = cell_text(entry)
+    value = " ".join(part for part in (cell.value or EN_DASH, cell.spread) if part)
+    bold = limit is not None and cell.value and round(entry["value"], entry["digits"]) >= round(limit, entry["digits"])
+    return (f"**{value}**" if bold else value) + (f" ({cell.paper})" if cell.paper else "")
+
+
+def _marked(text: str) -> str:
+    """A text that Markdown shows as it is."""
+    return re.sub(r"[\\`*<>|\[\]]|(?<!\w)_|_(?!\w)", r"\\\g<0>", " ".join(text.split()))
 
 
 def _entry(entry: Any) -> str:

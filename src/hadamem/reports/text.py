@@ -1,4 +1,4 @@
-"""Numbers and cells as people read them: the same words on the page and in LaTeX."""
+"""Numbers and cells as people read them: the same words on the page, in LaTeX and in Markdown."""
 
 from __future__ import annotations
 
