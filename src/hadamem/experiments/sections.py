@@ -53,8 +53,9 @@ def own_sections(results: Results, beside_paper: bool = False) -> list[Section]:
 def _scores(results: Results, cells: Records, expected: Mapping[tuple[str, str], int], unit: str, beside_paper: bool) -> list[Item]:
     largest = max((abs(score) for records in cells.values() for score in results.scores(records, "best")), default=0.0)
     digits = 1 if largest >= 20 or results.study.scale == 100.0 else 3
-    last, best = ({key: score_cell(results.scores(records, which), paper=paper.find(*key) if beside_paper and which == "final" else None,
-                                   expected=expected[key], digits=digits) for key, records in cells.items()} for which in ("final", "best"))
+    last, best = ({key: score_cell(results.scores(records, which), expected=expected[key], digits=digits,
+                                   **(_of_paper(*key) if beside_paper and which == "final" else {}))
+                   for key, records in cells.items()} for which in ("final", "best"))
     tables: list[Item] = [_with_average(results, score_table("scores", f"At the end of training ({unit})", last,
                                                     "Mean over the last ten iterations, or evaluations, of a run, or the last fifth if "
                                                     "it has fewer than fifty. ± is the standard deviation over seeds; the interval is "
@@ -63,6 +64,10 @@ def _scores(results: Results, cells: Records, expected: Mapping[tuple[str, str],
         tables.append(score_table("best", f"Best of training ({unit})", best, "The largest mean of an iteration, or evaluation, of a run, "
                                   "which is higher by chance alone the more there are. POPGym's own tables have this number (MMER)."))
     return tables
+
+
+def _of_paper(task: str, memory: str) -> dict[str, Any]:
+    return {"paper": paper.find(task, memory), "paper_std": paper.find_std(task, memory)}
 
 
 def _with_average(results: Results, table: Table, cells: Records, beside_paper: bool) -> Table:
