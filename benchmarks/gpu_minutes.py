@@ -49,18 +49,24 @@ def share(runs: list[tuple[str, float, float]]) -> dict[str, float]:
     return shares
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("records", type=Path, help="folder with the records of runs")
-    shares = share(read(parser.parse_args().records))
-    print(f"{'':24} {'runs':>5} {'GPU minutes':>12} {'seconds per run':>16}")
+def totals(folder: Path) -> list[tuple[str, int, float]]:
+    """Name, runs and seconds of the GPU for each table, and for the runs of each preset with changed settings."""
+    shares, found = share(read(folder)), []
     for table in TABLES:
         cell = re.compile(rf"{table}-(Autoencode|Battleship|Concentration|RepeatPrevious)(Easy|Medium|Hard)-")
         for title, names in ((table, [name for name in shares if cell.match(name)]),
                              (f"{table}, changed", [name for name in shares if name.startswith(table) and not cell.match(name)])):
             if names:
-                total = sum(shares[name] for name in names)
-                print(f"{title:24} {len(names):5} {total / 60:12.0f} {total / len(names):16.0f}")
+                found.append((title, len(names), sum(shares[name] for name in names)))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("records", type=Path, help="folder with the records of runs")
+    print(f"{'':24} {'runs':>5} {'GPU minutes':>12} {'seconds per run':>16}")
+    for title, runs, total in totals(parser.parse_args().records):
+        print(f"{title:24} {runs:5} {total / 60:12.0f} {total / runs:16.0f}")
 
 
 if __name__ == "__main__":
