@@ -1,8 +1,8 @@
-"""The tables of docs/results.md, and the figure of popgym-best, from the records in docs/results.
+"""The tables of docs/results.md and the README, and the figure of popgym-best, from the records in docs/results.
 
     PYTHONPATH=src python benchmarks/results_page.py
 
-A table stands between the lines `<!-- NAME: ... -->` and `<!-- end -->` of the page, and is replaced there; the text around it is not.
+A table stands between the lines `<!-- NAME: ... -->` and `<!-- end -->` of its page, and is replaced there; the text around it is not.
 `tests/experiments/test_results_page.py` fails if a table and its records disagree.
 """
 
@@ -14,19 +14,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import gpu_minutes
+from hadamem.drawing import new_canvas, save_canvas, style_axes
+from hadamem.experiments import paper
 from hadamem.experiments.records import read_record
 from hadamem.experiments.results import Results
 from hadamem.experiments.sections import run_sections
 from hadamem.experiments.studies import ablation, popgym_table
 from hadamem.experiments.study import Study
-from hadamem.reports.content import Table
+from hadamem.reports.content import Cell, Table
 from hadamem.reports.data import item_data
+from hadamem.reports.palette import make_styles
 from hadamem.reports.tables import to_markdown
 from hadamem.reports.text import MINUS
+from hadamem.statistics import band
 
 ROOT = Path(__file__).parents[1]
-PAGE, RECORDS = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
+RECORDS, FIGURE = ROOT / "docs" / "results", ROOT / "docs" / "figures" / "popgym-best.png"
+PAGES = {      # and the tables on each
+    ROOT / "README.md": ("averages",),
+    ROOT / "docs" / "results.md": ("popgym-fair", "popgym-release", "popgym-best", "settings", "calibrations", "short-horizon",
+                                   "gpu-minutes"),
+}
+GAMES = ("Autoencode", "Battleship", "Concentration", "RepeatPrevious")
+AVERAGED = ("shm", "gpt2", "linear_attention", "ffm", "gru", "none")
+SHOWN = ("shm", "gpt2", "linear_attention", "gru", "none")      # in the figure
 SEEDS = 5      # more than any cell has
 BLOCK = re.compile(r"(?<=<!-- )(?P<name>[a-z-]+)(?P<about>: made by [^\n]*-->\n).*?(?=<!-- end -->)", re.DOTALL)
 
@@ -55,10 +69,20 @@ CALIBRATIONS = {
 
 
 def make_tables() -> dict[str, str]:
-    """Every table of the page as Markdown."""
-    tables = {f"popgym-{protocol}": popgym(protocol) for protocol in ("fair", "release", "best")}
+    """Every table as Markdown."""
+    tables = {"averages": averages(), **{f"popgym-{protocol}": popgym(protocol) for protocol in ("fair", "release", "best")}}
     tables["short-horizon"] = compared(("popgym-best", "actor-gamma-0-joint-previous-action"), ("shm", "gpt2", "linear_attention"))
     return tables | {"settings": changed(SETTINGS), "calibrations": changed(CALIBRATIONS), "gpu-minutes": minutes()}
+
+
+def averages() -> str:
+    """The last rows of both tables, and what the paper reports."""
+    rows = []
+    for protocol, name in (("fair", "the paper's settings"), ("best", "`popgym-best`")):
+        table = scores(popgym_table.make(protocol, seeds=SEEDS, memories=AVERAGED))
+        rows.append([name, *(replace(cell, paper=None) for cell in table.rows[-1][1:])])
+    reported = [Cell(paper.POPGYM_AVERAGES.get(memory)) for memory in AVERAGED]
+    return markdown(Table("averages", "", ["", *AVERAGED], [["the paper reports", *reported], *rows]), verbatim=(0,))
 
 
 def popgym(protocol: str) -> str:
@@ -112,17 +136,47 @@ def markdown(table: Table, best: bool = False, verbatim: Sequence[int] = ()) -> 
     return to_markdown(item_data(table), best=best, verbatim=verbatim).replace(MINUS, "-")
 
 
-def fill(page: str, tables: Mapping[str, str]) -> str:
+def fill(page: str, names: Sequence[str], tables: Mapping[str, str]) -> str:
     """The page with its tables replaced."""
-    names = [match["name"] for match in BLOCK.finditer(page)]
-    if sorted(names) != sorted(tables):
-        raise ValueError(f"the page must have one block for each of {', '.join(tables)}, got {', '.join(names) or 'none'}")
+    found = [match["name"] for match in BLOCK.finditer(page)]
+    if sorted(found) != sorted(names):
+        raise ValueError(f"the page must have one block for each of {', '.join(names)}, got {', '.join(found) or 'none'}")
     return BLOCK.sub(lambda match: f"{match['name']}{match['about']}\n{tables[match['name']]}\n", page)
 
 
+def draw(path: Path = FIGURE) -> None:
+    """Learning curves under popgym-best, a panel for every task: games to the right, levels down. The paper's SHM is a dashed line."""
+    study = popgym_table.make("best", seeds=SEEDS, memories=SHOWN)
+    styles = make_styles(SHOWN)
+    canvas = new_canvas(11, 7)
+    axes = dict(zip([f"{game}-{level}" for level in popgym_table.LEVELS for game in GAMES],
+                    canvas.subplots(len(popgym_table.LEVELS), len(GAMES), sharex=True).flat, strict=True))
+    for task, ax in axes.items():
+        style_axes(ax, labelsize=9)
+        ax.set_title(task, fontsize=10, loc="left")
+        for memory in SHOWN:
+            records = [read_record(RECORDS / f"{run.name}.json") for run in study.runs if run.labels == {"task": task, "memory": memory}]
+            curves = [record["curve"] for record in records if record is not None]
+            found = band([(curve["steps"], 100 * np.asarray(curve["return"])) for curve in curves], 150, smooth=5)
+            ax.plot(found.steps / 1e6, found.middle, color=styles[memory].colour, linewidth=1.6, label=memory)
+        value = paper.find(task, "shm")
+        if value is not None:
+            ax.axhline(value, color="#23231f", linewidth=1, dashes=(4, 3), label="the paper's SHM")
+    for ax in list(axes.values())[-len(GAMES):]:
+        ax.set_xlabel("million env steps", fontsize=9)
+    for ax in list(axes.values())[::len(GAMES)]:
+        ax.set_ylabel("return x 100", fontsize=9)
+    handles, labels = axes["Autoencode-Easy"].get_legend_handles_labels()
+    canvas.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=10)
+    save_canvas(canvas, path)
+
+
 def main() -> None:
-    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8"), make_tables()), encoding="utf-8")
-    print(f"wrote the tables of {PAGE.relative_to(ROOT)}")
+    draw()
+    tables = make_tables()
+    for page, names in PAGES.items():
+        page.write_text(fill(page.read_text(encoding="utf-8"), names, tables), encoding="utf-8")
+    print(f"wrote {FIGURE.relative_to(ROOT)} and the tables of {' and '.join(str(page.relative_to(ROOT)) for page in PAGES)}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/results.md are those of the records in docs/results."""
+"""The tables of docs/results.md and the README are those of the records in docs/results."""
 
 import re
 
@@ -8,19 +8,22 @@ pytest.importorskip("safetensors")
 
 results_page = pytest.importorskip("results_page")      # benchmarks/
 
-PAGE = results_page.PAGE.read_text(encoding="utf-8")
-
 
 @pytest.fixture(scope="module")
 def tables():
     return results_page.make_tables()
 
 
-def test_the_page_has_the_tables_of_the_records(tables):
-    for name, table in tables.items():
-        assert f"<!-- {name}: " in PAGE
-        assert f"\n\n{table}\n<!-- end -->" in PAGE, f"{name} and its records disagree; PYTHONPATH=src python benchmarks/results_page.py"
-    assert results_page.fill(PAGE, tables) == PAGE
+@pytest.mark.parametrize("page", results_page.PAGES, ids=lambda page: page.name)
+def test_pages_have_the_tables_of_the_records(page, tables):
+    text, names = page.read_text(encoding="utf-8"), results_page.PAGES[page]
+    for name in names:
+        assert f"\n\n{tables[name]}\n<!-- end -->" in text, f"{name} is not up to date; PYTHONPATH=src python benchmarks/results_page.py"
+    assert results_page.fill(text, names, tables) == text
+
+
+def test_every_table_has_a_page(tables):
+    assert sorted(tables) == sorted(name for names in results_page.PAGES.values() for name in names)
 
 
 def test_a_cell_is_the_mean_of_its_records(tables):
@@ -30,6 +33,6 @@ def test_a_cell_is_the_mean_of_its_records(tables):
     assert float(re.search(r"\| \**(-?[\d.]+) ± ", row)[1]) == pytest.approx(sum(found) / 2, abs=0.051)
 
 
-def test_a_page_without_one_of_the_tables_is_an_error(tables):
-    with pytest.raises(ValueError, match=r"the page must have one block for each of popgym-fair, .*, got none"):
-        results_page.fill("# Results\n", tables)
+def test_a_page_without_one_of_its_tables_is_an_error(tables):
+    with pytest.raises(ValueError, match=r"the page must have one block for each of averages, got none"):
+        results_page.fill("# Results\n", ("averages",), tables)
