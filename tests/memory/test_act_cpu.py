@@ -51,6 +51,8 @@ FORMS = {
     "rotary keys, plain": lambda D, O, H: hm.SHM(D, O, H, normalize_keys=False, read_norm=False, rotary=True, rotary_keys=True),
     "rotary step": lambda D, O, H: hm.SHM.paper(D, O, H, key_size=H + 1, rotary=True),
     "rotary drift": lambda D, O, H: drifting(hm.SHM(D, O, H, calibration="drift", theta_init=2.0, rotary=True)),
+    "soft keys": lambda D, O, H: hm.SHM(D, O, H, soft_keys=0.2, theta_init=1.0),
+    "rotary soft keys": lambda D, O, H: hm.SHM(D, O, H, soft_keys=0.05, rotary=True, rotary_keys=True),
     "steep": lambda D, O, H: hm.SHM(D, O, H, theta_init=300.0),
 }
 

@@ -300,6 +300,8 @@ BAD_BUILD = {
     "key_size": (dict(key_size=0), ValueError, "key_size must be positive"),
     "theta_rows": (dict(theta_rows=0), ValueError, "theta_rows must be positive"),
     "row_mode": (dict(row_mode="random"), ValueError, "unknown row_mode 'random'; choose from step, episode, first"),
+    "soft_keys": (dict(soft_keys=-0.1), ValueError, "soft_keys must be 0 or more, and 0 with normalize_keys=False, got -0.1"),
+    "soft_keys without": (dict(soft_keys=0.1, normalize_keys=False), ValueError, "soft_keys must be 0 or more, and 0 with normalize_keys"),
     "theta_init": (dict(theta_init=-0.5), ValueError, "theta_init must be 0 or more, got -0.5"),
     "row_mode-array": (dict(row_mode=np.ones(3)), ValueError, "unknown row_mode array"),
     "row_mode-unused": (dict(row_mode="random", calibration="none"), ValueError, "unknown row_mode 'random'"),

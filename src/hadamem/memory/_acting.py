@@ -61,7 +61,7 @@ def step(memory: SHM, x: Tensor, state: Any, reset: Tensor | None) -> tuple[Tens
             turns=memory._turns if memory.rotary else None, position=clock.contiguous(),
             norm_eps=0.0 if memory.norm is None else memory.norm.eps,
             read_eps=None if memory.read_norm is None else memory.read_norm.eps,
-            normalize_keys=memory.normalize_keys, clip=clip, form=calibration.form,
+            normalize_keys=memory.normalize_keys, clip=clip, form=calibration.form, softness=memory.soft_keys,
         )
     except Exception as error:   # a kernel that cannot be built here
         _give_up(error)

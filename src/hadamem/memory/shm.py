@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import kernels
-from ..kernels.gates.reference import sum_to_one, widths
+from ..kernels.gates.reference import positive, sum_to_one, widths
 from ..kernels.shm.forms import calibrate, logits
 from ..states import State
 from . import _acting
@@ -51,6 +51,8 @@ class SHM(Memory):
     calibration: "theta", "exp", "drift", "neural_theta", "fixed", "random", "none", or a `hm.Calibration` (class or instance) of your own.
         "exp" has no drift of log C in place of mean one, "drift" a learned one; both are bounded, by 2 or as "exp:1.5" says.
     theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
+    soft_keys: 0 is relu. Above it, k and q are made by a smooth relu of that width s, x + s for x >= 0 and s exp(x / s) below: with relu an
+        entry that is 0 has no gradient, and a query that is 0 everywhere, or in all entries but one, never learns again.
     rotary: the last half of M's rows is written and read through keys and queries that turn by fixed angles at every step
         (`memory/rotary.py`), so that a query can ask for what was written some steps ago; each half of the read has its norm. Recall of
         single steps is learned many times sooner. Not with row_mode="episode", whose clock counts episodes.
@@ -94,6 +96,7 @@ class SHM(Memory):
         read_norm: bool = True,
         input_norm: bool = True,
         normalize_keys: bool = True,
+        soft_keys: float = 0.0,
         shortcut: bool = True,
         rotary: bool = False,
         rotary_keys: bool = False,
@@ -111,6 +114,9 @@ class SHM(Memory):
                  "rotary_keys": rotary_keys}
         for name, flag in flags.items():
             check_flag(name, flag)
+        self.soft_keys = check_number("soft_keys", soft_keys)
+        if self.soft_keys < 0 or (self.soft_keys > 0 and not normalize_keys):
+            raise ValueError(f"soft_keys must be 0 or more, and 0 with normalize_keys=False, got {soft_keys}; it is the width of a bend")
         if check_number("theta_init", theta_init) < 0:
             raise ValueError(f"theta_init must be 0 or more, got {theta_init}; it is a scale of random numbers")
         if not isinstance(row_mode, str) or row_mode not in ROW_MODES:
@@ -277,12 +283,13 @@ class SHM(Memory):
             bias = None if shortcut is None else shortcut.bias
         else:
             P = torch.cat([layer(x) for layer in layers], dim=-1)
-        found = kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, shortcut is not None, self.backend)
+        found = kernels.gates(P, self.memory_size, self.key_size, self.normalize_keys, table, shortcut is not None, self.backend,
+                              self.soft_keys)
         turning: Any = None
         if self.rotary_key is not None:
             start = sum(widths(self.memory_size, self.key_size, table, shortcut is not None))
             own = P[..., start:start + 2 * self.key_size].unflatten(-1, (2, self.key_size))
-            turning = (sum_to_one(torch.relu(own)) if self.normalize_keys else own).unbind(-2)
+            turning = (sum_to_one(positive(own, self.soft_keys)) if self.normalize_keys else own).unbind(-2)
         elif self.rotary:
             turning = found[:2]
         return *found, bias, turning

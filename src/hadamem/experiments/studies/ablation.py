@@ -13,6 +13,7 @@ from .runs import count
 TASKS = ("RepeatPreviousHard", "AutoencodeMedium", "ConcentrationEasy", "BattleshipEasy")
 BEST = "popgym-best"
 PLAIN = {"network.memory_options": {"rotary": False}}      # of SHM alone
+SOFT = {"network.memory_options": {"rotary": True, "soft_keys": 0.1}}      # of SHM alone
 SHORT = {"ppo.actor_gamma": 0.0, "joint_previous_action": True}      # a short horizon for the actor
 UNDONE: dict[str, dict[str, Any]] = {           # one setting back to what popgym-fair has; all of them together are popgym-fair
     "no-rotary": PLAIN,
@@ -48,6 +49,9 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     "actor-gamma-0-learned-baseline": {**SHORT, "ppo.actor_baseline": "learned", "ppo.advantage_floor": 0.02},
     "actor-gamma-0-kl-0.005": {**SHORT, "ppo.target_kl": 0.005},
     "actor-gamma-0-calibration-none": {**SHORT, "network.memory_options": {"rotary": True, "calibration": "none"}},
+    "soft-keys": SOFT,
+    "actor-gamma-0-soft-keys": {**SHORT, **SOFT},
+    "actor-gamma-0-soft-keys-kl-0.005": {**SHORT, **SOFT, "ppo.target_kl": 0.005},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},

@@ -19,7 +19,6 @@ from numba.core import config
 from torch import Tensor
 
 from ... import random
-from .._exp2 import EXP2
 from .._numba import jit, share, split
 from .._recycle import empty
 from .._vectors import (
@@ -39,18 +38,16 @@ from .._vectors import (
     mul,
     put,
     store,
-    sub,
     total,
 )
 from .curves_cpu import acting_curve
-from .tiles_cpu import COSINES, TILE, layer_norm, linear, sum_to_one, transpose, turn
+from .tiles_cpu import COSINES, LIMIT, TILE, layer_norm, linear, split_power, sum_to_one, transpose, turn
 
 GOLDEN, FIRST, SECOND = (np.uint64(x % 2 ** 64) for x in (random._GOLDEN, random._FIRST, random._SECOND))
 SHIFTS = tuple(np.uint64(x) for x in (30, 27, 31, 32))
 f = np.float32
 ZERO, HALF, ONE, TWO = f(0), f(0.5), f(1), f(2)
-C1, C2, C3, C4, C5 = (f(c) for c in EXP2[np.float32])
-ROUNDER, LIMIT = f(1.5 * 2 ** 23 + 126), f(126)   # the first leaves n + 126 in the low bits: the power below is 2^(n - 1)
+ROUNDER = f(1.5 * 2 ** 23 + 126)   # leaves n + 126 in the low bits: the power below is 2^(n - 1)
 RATE = f(-2 * math.log2(math.e))   # 1 + tanh(z) = 2 / (1 + 2^(RATE z))
 
 
@@ -64,13 +61,7 @@ def _spread(x, limit):
     """(1 + 2^x) / 2, which is 1 / C for x = RATE z and C = 1 + tanh(z); limit None if |x| cannot exceed LIMIT."""
     if limit is not None:
         x = at_most(at_least(x, fill(-limit)), fill(limit))
-    t = add(x, fill(ROUNDER))
-    r = sub(x, sub(t, fill(ROUNDER)))
-    p = fma(r, fill(C5), fill(C4))
-    p = fma(r, p, fill(C3))
-    p = fma(r, p, fill(C2))
-    p = fma(r, p, fill(C1))
-    p = fma(r, p, fill(ONE))
+    p, t = split_power(x, ROUNDER)
     return fma(p, low_bits_as_power(t), fill(HALF))
 
 
@@ -168,7 +159,7 @@ NUMBERS = 64
 
 
 @jit()
-def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
+def _act_rows(a, norm_eps, read_eps, softness, clip, curve, worker, b, rows):
     """Everything for the batch rows b, b + 1, ... (`rows` of them, at most TILE)."""
     D, V, K, O = a[D_], a[V_], a[K_], a[O_]
     KP = (K + LANES - 1) // LANES * LANES
@@ -212,8 +203,8 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
     if a[SHORTCUT] != 0:
         linear(x, D, R, a[SHORTCUT], V, a[SHORTCUT_B], shortcut)
     if a[NORMALIZE] != 0:
-        sum_to_one(kt, K, R)
-        sum_to_one(qt, K, R)
+        sum_to_one(kt, K, R, f(softness))
+        sum_to_one(qt, K, R, f(softness))
     for r in range(rows):   # the padding of these is used, but by nothing that lasts
         for j in range(KP - LANES, KP, LANES):
             store(k, r * KP + j, fill(ZERO))
@@ -226,8 +217,8 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
         linear(x, D, R, a[KEY2], K, 0, kt)
         linear(x, D, R, a[QUERY2], K, 0, qt)
         if a[NORMALIZE] != 0:
-            sum_to_one(kt, K, R)
-            sum_to_one(qt, K, R)
+            sum_to_one(kt, K, R, f(softness))
+            sum_to_one(qt, K, R, f(softness))
         transpose(kt, K, R, rows, own_k, KP)
         transpose(qt, K, R, rows, own_q, KP)
     for i in range(0, V * R, LANES):
@@ -274,7 +265,7 @@ def _act_rows(a, norm_eps, read_eps, clip, curve, worker, b, rows):
 
 
 @jit()
-def _act(a, norm_eps, read_eps, clip, curve):
+def _act(a, norm_eps, read_eps, softness, clip, curve):
     """Take tiles until none is left. Each thread calls this; counting here needs no GIL."""
     counters, size = a.ctypes.data, a[TILE_SIZE]
     tiles = (a[B_] + size - 1) // size
@@ -282,7 +273,7 @@ def _act(a, norm_eps, read_eps, clip, curve):
     if tile < tiles:
         worker = count(counters, WORKERS, 1)
         while tile < tiles:
-            _act_rows(a, norm_eps, read_eps, clip, curve, worker, tile * size, min(size, a[B_] - tile * size))
+            _act_rows(a, norm_eps, read_eps, softness, clip, curve, worker, tile * size, min(size, a[B_] - tile * size))
             count(counters, DONE, 1)
             tile = count(counters, TAKEN, 1)
 
@@ -320,7 +311,7 @@ class Weights(NamedTuple):
 
 def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: Weights, *, norm_eps: float, read_eps: float | None,
         normalize_keys: bool, clip: float | None, form: str = "tanh", turns: Tensor | None = None,
-        position: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        position: Tensor | None = None, softness: float = 0.0) -> tuple[Tensor, Tensor]:
     """One step of SHM: x [B, D], M0 [B, V, K], reset [B] bool, clock [B] int64 -> y [B, O] and the new M [B, V, K].
 
     The clock is the step's, and draws the rows of theta (None: the first row for all); read_eps None: no norm on the read.
@@ -344,7 +335,7 @@ def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: We
     limit, curve = None if clip is None else f(clip), acting_curve(form)
 
     def work(held: Any = (scratch, *tensors)) -> None:   # a helper that comes late, even after an interrupt, has its own hold on all of it
-        _act(a, norm_eps, read_eps or 0.0, limit, curve)
+        _act(a, norm_eps, read_eps or 0.0, softness, limit, curve)
 
     share(work, threads, lambda: _done(a))
     return y, M

@@ -10,14 +10,31 @@ import math
 import numpy as np
 import torch
 
+from .._exp2 import EXP2
+from .._exp2 import ROUNDER as ROUNDERS
 from .._numba import jit
-from .._vectors import LANES, add, at_least, div, fill, fma, get, get_int, load, mul, put, sqrt, store, sub
+from .._vectors import LANES, add, at_least, div, fill, fma, get, get_int, load, low_bits_as_power, mul, put, sqrt, store, sub
 
 TILE = 2 * LANES   # batch rows that share a pass over the weights
 PERIOD = 1 << 16   # of the angles, as in `memory.rotary`
 COSINES = torch.cos(torch.arange(PERIOD, dtype=torch.float64) * (2 * math.pi / PERIOD)).float()
 f = np.float32
 ZERO, ONE = f(0), f(1)
+C1, C2, C3, C4, C5 = (f(c) for c in EXP2[np.float32])
+ROUNDER, LIMIT = f(ROUNDERS[np.float32]), f(126)
+LOG2_E = math.log2(math.e)
+
+
+@jit(inline="always")
+def split_power(x, rounder):
+    """2^x for |x| up to LIMIT, as 2^(x - n) and a number that `low_bits_as_power` makes 2^n of, n being x rounded by `rounder`."""
+    t = add(x, fill(rounder))
+    r = sub(x, sub(t, fill(rounder)))
+    p = fma(r, fill(C5), fill(C4))
+    p = fma(r, p, fill(C3))
+    p = fma(r, p, fill(C2))
+    p = fma(r, p, fill(C1))
+    return fma(r, p, fill(ONE)), t
 
 
 @jit()
@@ -92,16 +109,23 @@ def layer_norm(x, width, R, weight, bias, eps):
 
 
 @jit()
-def sum_to_one(x, width, R):
-    """relu(x) / (1e-5 + its sum), x [width, R], each column on its own, in place."""
-    zero = fill(ZERO)
+def sum_to_one(x, width, R, softness):
+    """positive(x) / (1e-5 + its sum), x [width, R], each column on its own, in place; positive: as in `gates.reference`."""
+    zero, soft = fill(ZERO), fill(softness)
+    rate = fill(f(LOG2_E) / softness if softness > 0 else ZERO)
     for r in range(0, R, LANES):
         s = zero
         for d in range(width):
-            s = add(s, at_least(load(x, d * R + r), zero))
+            y = load(x, d * R + r)
+            p = at_least(y, zero)
+            if softness > 0:
+                p2, t = split_power(at_least(mul(sub(y, p), rate), fill(-LIMIT)), ROUNDER)
+                p = fma(soft, mul(p2, low_bits_as_power(t)), p)
+            store(x, d * R + r, p)
+            s = add(s, p)
         s = add(s, fill(f(1e-5)))
         for d in range(width):
-            store(x, d * R + r, div(at_least(load(x, d * R + r), zero), s))
+            store(x, d * R + r, div(load(x, d * R + r), s))
 
 
 @jit()
