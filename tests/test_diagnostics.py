@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hadamem as hm
-from hadamem.diagnostics import critical_gradients, cumulative_products, plot, stability_report
+from hadamem.diagnostics import critical_gradients, cumulative_products, live_entries, plot, stability_report
 
 
 def ar1(B, T, D, rho, seed=0):
@@ -168,3 +168,19 @@ def test_bad_input():
         critical_gradients(hm.SHM(4), torch.randn(1, 2, 4), chunk=0)
     with pytest.raises(ValueError, match="at least one step"):
         cumulative_products([])
+
+
+def test_live_entries_tell_which_queries_have_no_gradient():
+    memory = hm.SHM(4, 4, 6, input_norm=False)
+    with torch.no_grad():
+        memory.query.weight.copy_(torch.cat([torch.eye(4), -torch.ones(2, 4)]))
+    x = torch.tensor([[[1.0, 2.0, -1.0, -1.0], [3.0, -1.0, -1.0, -0.5], [-1.0, -1.0, -1.0, 3.0], [1.0, 1.0, 1.0, 1.0]]])
+    live = live_entries(memory, x)
+    assert live.query.tolist() == [[2, 1, 1, 4]]
+    assert live.key.shape == (1, 4)
+    y, _ = memory(x)
+    for t, dead in enumerate((False, True, True, False)):
+        (slope,) = torch.autograd.grad(y[0, t].square().sum(), memory.query.weight, retain_graph=True)
+        assert (slope.abs().max() < 1e-4 * y[0, t].abs().max()) == dead
+    with pytest.raises(TypeError, match=r"memory must be a hm\.SHM with normalize_keys=True, got GRU"):
+        live_entries(hm.GRU(4, 4, 6), x)

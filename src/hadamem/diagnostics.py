@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -116,6 +116,28 @@ def calibrations(
     state = memory.initial_state(x.shape[0], device=x.device) if state is None else state
     for C, *_ in _steps(memory, x, state, reset, rows, 1):
         yield C
+
+
+class LiveEntries(NamedTuple):
+    """How many entries of keys and queries are above 0 before relu, at every step: int64 tensors [B, T]."""
+
+    key: Tensor
+    query: Tensor
+
+
+@torch.no_grad()
+def live_entries(memory: SHM, x: Tensor) -> LiveEntries:
+    """Entries of keys and queries above 0 for this memory on x [B, T, D]: those through which relu passes a gradient.
+
+    With none, or a single one, a key or query has no gradient and cannot change, unless the memory has `soft_keys`. Rotary rows with keys
+    of their own are not looked at.
+    """
+    if not isinstance(memory, SHM) or not memory.normalize_keys:
+        got = "normalize_keys=False" if isinstance(memory, SHM) else type(memory).__name__
+        raise TypeError(f"memory must be a hm.SHM with normalize_keys=True, got {got}; others have no relu in their keys")
+    memory.check_inputs(x, None, None)
+    x = x if memory.norm is None else memory.norm(x)
+    return LiveEntries(*((layer(x) > 0).sum(-1) for layer in (memory.key, memory.query)))
 
 
 def _steps(
