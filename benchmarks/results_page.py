@@ -14,8 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import gpu_minutes
 from hadamem.drawing import new_canvas, save_canvas, style_axes
 from hadamem.experiments import paper
@@ -26,7 +24,7 @@ from hadamem.experiments.studies import ablation, popgym_table
 from hadamem.experiments.study import Study
 from hadamem.reports.content import Cell, Table
 from hadamem.reports.data import item_data
-from hadamem.reports.palette import make_styles
+from hadamem.reports.palette import REFERENCES, make_styles
 from hadamem.reports.tables import to_markdown
 from hadamem.reports.text import MINUS
 from hadamem.statistics import band
@@ -38,7 +36,6 @@ PAGES = {      # and the tables on each
     ROOT / "docs" / "results.md": ("popgym-fair", "popgym-release", "popgym-best", "settings", "calibrations", "short-horizon",
                                    "gpu-minutes"),
 }
-GAMES = ("Autoencode", "Battleship", "Concentration", "RepeatPrevious")
 AVERAGED = ("shm", "gpt2", "linear_attention", "ffm", "gru", "none")
 SHOWN = ("shm", "gpt2", "linear_attention", "gru", "none")      # in the figure
 SEEDS = 5      # more than any cell has
@@ -116,10 +113,15 @@ def minutes() -> str:
 
 
 def scores(study: Study) -> Table:
-    """The table of scores of a study's report, from the records kept in the repository."""
+    """The table of scores of a study's report."""
+    items = (item for section in run_sections(results_of(study)) for item in section.items)
+    return next(item for item in items if isinstance(item, Table) and item.name == "scores")
+
+
+def results_of(study: Study) -> Results:
+    """The finished runs of a study among the records kept in the repository."""
     found = {task.name: read_record(RECORDS / f"{task.name}.json") for task in study.runs}
-    results = Results(study, {name: record for name, record in found.items() if record is not None and record["finished"]}, {})
-    return next(item for section in run_sections(results) for item in section.items if isinstance(item, Table) and item.name == "scores")
+    return Results(study, {name: record for name, record in found.items() if record is not None and record["finished"]}, {})
 
 
 def without_gaps(table: Table) -> Table:
@@ -146,25 +148,24 @@ def fill(page: str, names: Sequence[str], tables: Mapping[str, str]) -> str:
 
 def draw(path: Path = FIGURE) -> None:
     """Learning curves under popgym-best, a panel for every task: games to the right, levels down. The paper's SHM is a dashed line."""
-    study = popgym_table.make("best", seeds=SEEDS, memories=SHOWN)
-    styles = make_styles(SHOWN)
+    results = results_of(popgym_table.make("best", seeds=SEEDS, memories=SHOWN))
+    cells, styles = results.cells("task", "memory"), make_styles(SHOWN)
+    games, levels = popgym_table.GAMES, popgym_table.LEVELS
     canvas = new_canvas(11, 7)
-    axes = dict(zip([f"{game}-{level}" for level in popgym_table.LEVELS for game in GAMES],
-                    canvas.subplots(len(popgym_table.LEVELS), len(GAMES), sharex=True).flat, strict=True))
+    axes = dict(zip([popgym_table.title(game + level) for level in levels for game in games],
+                    canvas.subplots(len(levels), len(games), sharex=True).flat, strict=True))
     for task, ax in axes.items():
         style_axes(ax, labelsize=9)
         ax.set_title(task, fontsize=10, loc="left")
         for memory in SHOWN:
-            records = [read_record(RECORDS / f"{run.name}.json") for run in study.runs if run.labels == {"task": task, "memory": memory}]
-            curves = [record["curve"] for record in records if record is not None]
-            found = band([(curve["steps"], 100 * np.asarray(curve["return"])) for curve in curves], 150, smooth=5)
+            found = band(results.curves(cells[task, memory]), 150, smooth=5)
             ax.plot(found.steps / 1e6, found.middle, color=styles[memory].colour, linewidth=1.6, label=memory)
         value = paper.find(task, "shm")
         if value is not None:
-            ax.axhline(value, color="#23231f", linewidth=1, dashes=(4, 3), label="the paper's SHM")
-    for ax in list(axes.values())[-len(GAMES):]:
+            ax.axhline(value, color=REFERENCES[0], linewidth=1, dashes=(4, 3), label="the paper's SHM")
+    for ax in list(axes.values())[-len(games):]:
         ax.set_xlabel("million env steps", fontsize=9)
-    for ax in list(axes.values())[::len(GAMES)]:
+    for ax in list(axes.values())[::len(games)]:
         ax.set_ylabel("return x 100", fontsize=9)
     handles, labels = axes["Autoencode-Easy"].get_legend_handles_labels()
     canvas.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=10)

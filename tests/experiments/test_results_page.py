@@ -5,8 +5,9 @@ import re
 import pytest
 
 pytest.importorskip("safetensors")
+pytest.importorskip("matplotlib")
 
-results_page = pytest.importorskip("results_page")      # benchmarks/
+import results_page  # of benchmarks/
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from ..study import Study, TrainTask
 from .runs import QUICK_PPO, count, scale_steps
 
 LEVELS = ("Easy", "Medium", "Hard")
-TASKS = tuple(f"{game}{level}" for game in ("Autoencode", "Battleship", "Concentration", "RepeatPrevious") for level in LEVELS)
+GAMES = ("Autoencode", "Battleship", "Concentration", "RepeatPrevious")
+TASKS = tuple(f"{game}{level}" for game in GAMES for level in LEVELS)
 MEMORIES = ("shm", "shm-paper", "shm-release", "gru", "ffm", "none")
 BEST = ("shm", "gru", "lstm", "ffm", "linear_attention", "fwp", "mlstm", "s6", "gpt2", "none")      # memories of protocol "best"
 QUICK = ("RepeatPreviousEasy", "AutoencodeEasy")

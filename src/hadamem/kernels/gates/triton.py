@@ -60,10 +60,7 @@ def _through_norm(x, dx, ok, softness, NORMALIZE: tl.constexpr, SOFT: tl.constex
         r, slope = _positive(x, ok, softness, SOFT)
         total = EPS + tl.sum(r, axis=0)
         dx = (dx - tl.sum(dx * r, axis=0) / total) / total
-        if SOFT:
-            return dx * slope
-        else:
-            return tl.where(x > 0, dx, 0.0)
+        return tl.where(slope > 0, dx * slope, 0.0)
     else:
         return dx
 

@@ -203,8 +203,8 @@ def _act_rows(a, norm_eps, read_eps, softness, clip, curve, worker, b, rows):
     if a[SHORTCUT] != 0:
         linear(x, D, R, a[SHORTCUT], V, a[SHORTCUT_B], shortcut)
     if a[NORMALIZE] != 0:
-        sum_to_one(kt, K, R, f(softness))
-        sum_to_one(qt, K, R, f(softness))
+        sum_to_one(kt, K, R, softness)
+        sum_to_one(qt, K, R, softness)
     for r in range(rows):   # the padding of these is used, but by nothing that lasts
         for j in range(KP - LANES, KP, LANES):
             store(k, r * KP + j, fill(ZERO))
@@ -217,8 +217,8 @@ def _act_rows(a, norm_eps, read_eps, softness, clip, curve, worker, b, rows):
         linear(x, D, R, a[KEY2], K, 0, kt)
         linear(x, D, R, a[QUERY2], K, 0, qt)
         if a[NORMALIZE] != 0:
-            sum_to_one(kt, K, R, f(softness))
-            sum_to_one(qt, K, R, f(softness))
+            sum_to_one(kt, K, R, softness)
+            sum_to_one(qt, K, R, softness)
         transpose(kt, K, R, rows, own_k, KP)
         transpose(qt, K, R, rows, own_q, KP)
     for i in range(0, V * R, LANES):
@@ -335,7 +335,7 @@ def act(x: Tensor, M0: Tensor, reset: Tensor | None, clock: Tensor | None, w: We
     limit, curve = None if clip is None else f(clip), acting_curve(form)
 
     def work(held: Any = (scratch, *tensors)) -> None:   # a helper that comes late, even after an interrupt, has its own hold on all of it
-        _act(a, norm_eps, read_eps or 0.0, softness, limit, curve)
+        _act(a, norm_eps, read_eps or 0.0, f(softness), limit, curve)
 
     share(work, threads, lambda: _done(a))
     return y, M
