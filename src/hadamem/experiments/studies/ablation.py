@@ -52,6 +52,7 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     "soft-keys": SOFT,
     "actor-gamma-0-soft-keys": {**SHORT, **SOFT},
     "actor-gamma-0-soft-keys-kl-0.005": {**SHORT, **SOFT, "ppo.target_kl": 0.005},
+    "actor-gamma-0.5-soft-keys": {**SHORT, **SOFT, "ppo.actor_gamma": 0.5},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
