@@ -9,10 +9,12 @@ A table stands between the lines `<!-- NAME: ... -->` and `<!-- end -->` of its 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import gpu_minutes
 from hadamem.drawing import new_canvas, save_canvas, style_axes
@@ -27,14 +29,14 @@ from hadamem.reports.data import item_data
 from hadamem.reports.palette import REFERENCES, make_styles
 from hadamem.reports.tables import to_markdown
 from hadamem.reports.text import MINUS
-from hadamem.statistics import band
+from hadamem.statistics import band, bootstrap_interval, iqm, task_mean
 
 ROOT = Path(__file__).parents[1]
 RECORDS, FIGURE = ROOT / "docs" / "results", ROOT / "docs" / "figures" / "popgym-best.png"
 PAGES = {      # and the tables on each
     ROOT / "README.md": ("averages",),
-    ROOT / "docs" / "results.md": ("popgym-fair", "popgym-release", "popgym-best", "settings", "calibrations", "short-horizon",
-                                   "gpu-minutes"),
+    ROOT / "docs" / "results.md": ("popgym-fair", "popgym-release", "popgym-best", "aggregates", "settings", "calibrations",
+                                   "short-horizon", "gpu-minutes"),
 }
 AVERAGED = ("shm", "gpt2", "linear_attention", "ffm", "gru", "none")
 SHOWN = ("shm", "gpt2", "linear_attention", "gru", "none")      # in the figure
@@ -63,12 +65,17 @@ CALIBRATIONS = {
     "no-rotary-rows-per-step": "no rotary rows, a random row at every step",
     "rows-per-episode": "no rotary rows, a random row for each episode",
 }
+HORIZONS = {
+    "popgym-best": "popgym-best",
+    "actor-gamma-0-joint-previous-action": "short horizon",
+    "actor-gamma-0-soft-keys": "short horizon and soft keys",
+}
 
 
 def make_tables() -> dict[str, str]:
     """Every table as Markdown."""
     tables = {"averages": averages(), **{f"popgym-{protocol}": popgym(protocol) for protocol in ("fair", "release", "best")}}
-    tables["short-horizon"] = compared(("popgym-best", "actor-gamma-0-joint-previous-action"), ("shm", "gpt2", "linear_attention"))
+    tables |= {"aggregates": aggregates(), "short-horizon": compared(HORIZONS, ("shm", "gpt2", "linear_attention"))}
     return tables | {"settings": changed(SETTINGS), "calibrations": changed(CALIBRATIONS), "gpu-minutes": minutes()}
 
 
@@ -88,13 +95,32 @@ def popgym(protocol: str) -> str:
     return markdown(without_gaps(scores(popgym_table.make(protocol, seeds=SEEDS, memories=memories))), best=True)
 
 
-def compared(variants: Sequence[str], memories: Sequence[str]) -> str:
-    """Tasks down, and for each memory a column for every variant."""
-    study = ablation.make(seeds=SEEDS, memories=memories, tasks=popgym_table.TASKS, variants=variants)
-    table = scores(study)
-    order = [table.columns.index(f"{variant}, {memory}") for memory in memories for variant in variants]
-    heads = {f"{variant}, {memory}": f"{memory}, {'popgym-best' if variant == 'popgym-best' else 'short horizon'}"
-             for variant in variants for memory in memories}
+def aggregates() -> str:
+    """Presets and memories down; two averages over the 12 tasks to the right, with intervals where every task has two seeds."""
+    rows: list[list[Any]] = []
+    for protocol in ("fair", "best"):
+        memories = popgym_table.BEST if protocol == "best" else popgym_table.MEMORIES
+        cells = results_of(popgym_table.make(protocol, seeds=SEEDS, memories=memories)).cells("task", "memory")
+        for memory in memories:
+            runs = [cells[popgym_table.title(task), memory] for task in popgym_table.TASKS]
+            values = [[100 * record["final"]["return"] for record in records] for records in runs]
+            fewest, most = (count(len(found) for found in values) for count in (min, max))
+            rows.append([f"`popgym-{protocol}`", memory, fewest if fewest == most else f"{fewest} to {most}",
+                         *(with_interval(values, average) for average in (task_mean, iqm))])
+    return markdown(Table("aggregates", "", ["preset", "memory", "seeds", "mean", "interquartile mean"], rows), verbatim=(0,))
+
+
+def with_interval(values: Sequence[Sequence[float]], average: Callable[[Any], float]) -> str:
+    scores = [np.array(found) for found in values]
+    interval = bootstrap_interval(scores, average, level=0.95)
+    return f"{average(scores):.1f}" + ("" if interval is None else " [{:.1f}, {:.1f}]".format(*interval))
+
+
+def compared(variants: Mapping[str, str], memories: Sequence[str]) -> str:
+    """Tasks down, and for each memory a column for every variant with results. variants: by name, in the words of the page."""
+    table = without_gaps(scores(ablation.make(seeds=SEEDS, memories=memories, tasks=popgym_table.TASKS, variants=tuple(variants))))
+    heads = {f"{variant}, {memory}": f"{memory}, {words}" for memory in memories for variant, words in variants.items()}
+    order = [table.columns.index(name) for name in heads if name in table.columns]
     return markdown(replace(table, columns=[table.columns[0], *(heads[table.columns[i]] for i in order)],
                             rows=[[row[0], *(row[i] for i in order)] for row in table.rows]))
 
