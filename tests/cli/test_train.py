@@ -59,8 +59,8 @@ def test_every_setting_has_an_option():
     table = settings_table()
     start = to_flat(make_config(env=ENV))
     assert set(table.settings) == set(start)
-    other = {"device": "cpu", "preset": "popgym-fair", "head_activation": "tanh", "time_encoding": "sine",
-             "lr_schedule": "constant", "gamma_schedule": "rising", "actor_baseline": "learned",
+    other = {"device": "cpu", "preset": "popgym-fair", "head_activation": "tanh", "memory_activation": "none",
+             "time_encoding": "sine", "lr_schedule": "constant", "gamma_schedule": "rising", "actor_baseline": "learned",
              "joint_actions": "always", "normalize_advantage": "minibatch", "env": "TMaze", "memory": "gru",
              "log": "tensorboard,wandb", "env_options": "k=3", "eval_env_options": "k=4",
              "memory_options": "clip=2.5", "agent": "hadamem.agents:PPO"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from hadamem.experiments import paper
-from hadamem.experiments.catalog import PAPER, PROTOCOLS, make_study
+from hadamem.experiments.catalog import PAPER, PRESETS, make_study
 from hadamem.experiments.own import grid
-from hadamem.experiments.records import misfit, read_record
+from hadamem.experiments.records import flatten, misfit, read_record
 from hadamem.experiments.running import check
 from hadamem.experiments.studies import ablation
 from hadamem.experiments.studies.popgym_table import BEST, MEMORIES, TASKS, title
@@ -66,7 +66,7 @@ def test_no_number_where_the_paper_has_none():
 def test_the_protocol_best_is_for_popgym_alone():
     have = [name for name, entry in PAPER.items() if "best" in entry.protocols]
     assert have == ["popgym-table", "calibration", "popgym-ablation", "memory-size", "clipping"]
-    assert all(entry.protocols in (PROTOCOLS, PROTOCOLS[:2], ("best",)) for entry in PAPER.values())
+    assert all(entry.protocols in (PRESETS, PRESETS[:2], ("best", "small")) for entry in PAPER.values())
     study = make_study("popgym-table", protocol="best")
     assert (study.name, len(study.runs)) == ("popgym-table-best", 12 * 10 * 3)
     assert {task.config().preset for task in study.runs[:120]} == {"popgym-best"}
@@ -93,11 +93,25 @@ def test_the_ablation_changes_popgym_best():
     assert len(shared) == len(ablation.TASKS)      # the preset itself has the records of the table
     named = {task.labels["memory"]: task.config() for task in study.runs if "BattleshipEasy" in task.name}
     assert named["gamma-0.5"].algorithm.gamma == named["gamma-0.5"].algorithm.gae_lambda == 0.5
+    both = named["actor-gamma-0-signed-keys-linear-output"]
+    assert (both.network.memory_options["rotary"], both.network.memory_options["normalize_keys"]) == (True, False)
+    assert (both.network.memory_activation, both.algorithm.actor_gamma) == ("none", 0.0)
+    assert named["popgym-best"].network.memory_activation == "relu"
     assert named["separate-actions"].algorithm.joint_actions == "never"
     with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, no-rotary, narrow-input, separate-actions"):
         make_study("popgym-ablation", variants=["x"])
-    with pytest.raises(ValueError, match="study 'popgym-ablation' has no protocol 'fair', only best"):
+    with pytest.raises(ValueError, match="study 'popgym-ablation' has no protocol 'fair', only best and small"):
         make_study("popgym-ablation", protocol="fair")
+
+
+def test_the_small_ablation_changes_sizes_alone():
+    best, small = (make_study("popgym-ablation", protocol=protocol, budget=0.5) for protocol in ("best", "small"))
+    assert [task.name.replace("popgym-small", "popgym-best") for task in small.runs] == [task.name for task in best.runs]
+    for a, b in zip(best.runs, small.runs, strict=True):
+        a, b = (flatten(to_dict(task.config())) for task in (a, b))
+        assert b["total_steps"] == 300_000
+        assert {name for name in a if a[name] != b[name]} <= {
+            "total_steps", "steps_per_iteration", "network.memory_size", "network.memory_output_size", "network.memory_options.key_size"}
 
 
 def test_the_ablation_names_all_that_tells_popgym_best_from_popgym_fair():

@@ -244,7 +244,7 @@ def test_missing_entries_are_named():
 @pytest.mark.parametrize(("env", "memory", "changes"), [
     ("popgym/RepeatPreviousEasy", "shm-paper", {}), ("popgym/PositionOnlyPendulumEasy", "lstm", {"network.separate_memories": True}),
     ("popgym/BattleshipEasy", "none", {"previous_action": False, "network.time_encoding": "none"}), (Mixed, "gru", {}), (MULTI, "shm", {}),
-    ("VisualMatch", "gru", {"network.head_activation": "relu"}),
+    ("VisualMatch", "gru", {"network.head_activation": "relu", "network.memory_activation": "none"}),
     ("popgym/BattleshipEasy", "gru", {"joint_actions": "always", "joint_previous_action": True}),
 ])
 def test_a_policy_comes_back_from_disk(tmp_path, env, memory, changes):

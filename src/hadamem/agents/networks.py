@@ -1,6 +1,6 @@
 """Networks that agents share: encoder, time encoding, memory (`Trunk`), and an actor and a critic on top of it (`ActorCritic`).
 
-    x -> [images: CNN] -> Linear, LayerNorm -> time encoding -> frame stack -> Linear, ReLU -> memory -> Linear, ReLU -> actor, critic
+    x -> [images: CNN] -> Linear, LayerNorm -> time encoding -> frame stack -> Linear, ReLU -> memory -> Linear, [ReLU] -> actor, critic
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class NetworkConfig:
     layer_size: int = 64                                 # width of the layers before and after the memory
     head_size: int = 64                                  # width of the hidden layer of actor and critic
     head_activation: str = "none"                        # after the heads' hidden layer: none, relu or tanh
+    memory_activation: str = "relu"                      # after the layer behind the memory: relu or none
     time_encoding: str = "sine"                          # sine: mix sines of the steps since the episode began into the features; or none
     time_base: int = 1024                                # base of the sines' frequencies
     time_features: int = 0                               # sines of the steps since the episode began that the memory sees as they are
@@ -50,6 +51,8 @@ class NetworkConfig:
             raise ValueError(f"time_encoding must be 'sine' or 'none', got {self.time_encoding!r}")
         if self.head_activation not in ("none", "relu", "tanh"):
             raise ValueError(f"head_activation must be 'none', 'relu' or 'tanh', got {self.head_activation!r}")
+        if self.memory_activation not in ("relu", "none"):
+            raise ValueError(f"memory_activation must be 'relu' or 'none', got {self.memory_activation!r}")
         for name in ("encoder_size", "layer_size", "head_size", "time_base", "frame_stack"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -96,6 +99,7 @@ class Trunk(nn.Module):
         self.memory = make_memory(config.memory, width, config.memory_output_size, **size, **config.memory_options)
         self.after = nn.Linear(self.memory.output_size, config.layer_size)
         self.past = nn.Linear(width, config.layer_size, bias=False) if config.shortcut else None
+        self.bends = config.memory_activation == "relu"
         for layer in (self.before, self.after):
             nn.init.orthogonal_(layer.weight)
         if self.past is not None:
@@ -133,7 +137,8 @@ class Trunk(nn.Module):
         return x if self.clock is None else torch.cat([x, self.clock(time).to(x.dtype)], -1), recent
 
     def _join(self, y: Tensor, x: Tensor) -> Tensor:
-        return F.relu(y if self.past is None else y + self.past(x))
+        y = y if self.past is None else y + self.past(x)
+        return F.relu(y) if self.bends else y
 
 
 class ActorCritic(nn.Module):

@@ -18,15 +18,16 @@ class Entry(NamedTuple):
     protocols: tuple[str, ...] = ("fair", "release")
 
 
-PROTOCOLS = ("fair", "release", "best")      # presets popgym-fair and so on
+PRESETS = ("fair", "release", "best")      # popgym-fair and so on
+PROTOCOLS = (*PRESETS, "small")
 PAPER = {
-    "popgym-table": Entry("popgym_table", "Table 2: POPGym returns of 12 tasks and every memory", True, PROTOCOLS),
+    "popgym-table": Entry("popgym_table", "Table 2: POPGym returns of 12 tasks and every memory", True, PRESETS),
     "meta-rl": Entry("meta_rl", "Wind and Point Robot: success on tasks that were not trained on", True),
     "credit": Entry("credit", "Visual Match and Key-to-Door: success after 250 and 500 distracting steps", True),
-    "calibration": Entry("calibration", "six calibrations and ours on Autoencode-Easy", True, PROTOCOLS),
-    "popgym-ablation": Entry("ablation", "what the settings of the preset popgym-best are worth", True, ("best",)),
-    "memory-size": Entry("memory_size", "returns for memories from 24 x 24 to 512 x 512", True, PROTOCOLS),
-    "clipping": Entry("clipping", "gradient clipping, the remedy for instability that the paper names", True, PROTOCOLS),
+    "calibration": Entry("calibration", "six calibrations and ours on Autoencode-Easy", True, PRESETS),
+    "popgym-ablation": Entry("ablation", "what the settings of the preset popgym-best are worth", True, ("best", "small")),
+    "memory-size": Entry("memory_size", "returns for memories from 24 x 24 to 512 x 512", True, PRESETS),
+    "clipping": Entry("clipping", "gradient clipping, the remedy for instability that the paper names", True, PRESETS),
     "vanishing": Entry("vanishing", "products of calibrations over 100 episodes", False),
     "inference-time": Entry("inference_time", "milliseconds per acting step, memory by memory and size by size", False),
     "memory-elements": Entry("memory_elements", "numbers in a state, parameters and checkpoint sizes", False),

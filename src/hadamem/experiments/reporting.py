@@ -109,7 +109,7 @@ def command(folder: StudyFolder, study: Study) -> str:
         words.append("--quick")
     if source.get("budget", 1.0) != 1.0:
         words += ["--budget", f"{source['budget']:g}"]
-    for name in ("seeds", "memories", "tasks"):
+    for name in ("seeds", "memories", "tasks", "variants"):
         if name in source:
             values = source[name] if isinstance(source[name], list | tuple) else [source[name]]
             words += [f"--{name}", *map(str, values)]

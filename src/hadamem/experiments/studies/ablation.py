@@ -1,20 +1,28 @@
-"""The preset popgym-best: what each of its settings is worth, on one task of each POPGym game."""
+"""The preset popgym-best: what each of its settings is worth, on one task of each POPGym game.
+
+With the protocol "small", memory, batches and training are small enough to compare settings on a CPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from ..sections import run_sections
+from ..sections import own_sections, run_sections
 from ..study import Study, TrainTask
 from .popgym_table import run_settings, title
-from .runs import count
+from .runs import count, scale_steps
 
 TASKS = ("RepeatPreviousHard", "AutoencodeMedium", "ConcentrationEasy", "BattleshipEasy")
 BEST = "popgym-best"
 PLAIN = {"network.memory_options": {"rotary": False}}      # of SHM alone
 SOFT = {"network.memory_options": {"rotary": True, "soft_keys": 0.1}}      # of SHM alone
+SIGNED = {"network.memory_options": {"rotary": True, "normalize_keys": False}}      # keys and queries of either sign, of SHM alone
 SHORT = {"ppo.actor_gamma": 0.0, "joint_previous_action": True}      # a short horizon for the actor
+LINEAR = {"network.memory_activation": "none"}      # actor and critic see a linear map of what the memory reads
+SMALL = {      # a few minutes on two cores
+    "total_steps": 600_000, "steps_per_iteration": 4096, "network.memory_size": 64, "network.memory_output_size": 256,
+}
 UNDONE: dict[str, dict[str, Any]] = {           # one setting back to what popgym-fair has; all of them together are popgym-fair
     "no-rotary": PLAIN,
     "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
@@ -53,6 +61,12 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     "actor-gamma-0-soft-keys": {**SHORT, **SOFT},
     "actor-gamma-0-soft-keys-kl-0.005": {**SHORT, **SOFT, "ppo.target_kl": 0.005},
     "actor-gamma-0.5-soft-keys": {**SHORT, **SOFT, "ppo.actor_gamma": 0.5},
+    "linear-output": LINEAR,
+    "signed-keys-linear-output": {**SIGNED, **LINEAR},
+    "actor-gamma-0-linear-output": {**SHORT, **LINEAR},
+    "actor-gamma-0-soft-keys-linear-output": {**SHORT, **SOFT, **LINEAR},
+    "actor-gamma-0-signed-keys": {**SHORT, **SIGNED},
+    "actor-gamma-0-signed-keys-linear-output": {**SHORT, **SIGNED, **LINEAR},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
@@ -64,14 +78,19 @@ def make(protocol: str = "best", quick: bool = False, budget: float = 1.0, seeds
     unknown = [name for name in variants if name not in VARIANTS]
     if unknown:
         raise ValueError(f"unknown variant {unknown[0]!r}; choose from {', '.join(VARIANTS)}")
+    small = protocol == "small"
+    prefix = "popgym-small" if small else BEST
     runs = []
     for seed in count(seeds, quick, 1):
         for task in tuple(tasks) or (TASKS[-1:] if quick else TASKS):
             for variant in tuple(variants) or ((BEST, "gamma-0.99") if quick else VARIANTS):
                 for memory in memories:
-                    name = BEST if variant == BEST else f"{BEST}-{variant}"      # the preset itself shares its records with popgym-table
+                    name = prefix if variant == BEST else f"{prefix}-{variant}"      # the preset itself: as popgym-table does
                     changes = {name: x for name, x in VARIANTS[variant].items() if memory == "shm" or name != "network.memory_options"}
-                    settings = {**run_settings(BEST, task, memory, seed, quick, budget), **changes}
+                    settings = run_settings(BEST, task, memory, seed, quick, 1.0)
+                    settings = scale_steps({**settings, **(SMALL if small and not quick else {})}, budget)
                     label = variant if len(memories) == 1 else f"{variant}, {memory}"
-                    runs.append(TrainTask(f"{name}-{task}-{memory}-{seed}", {"task": title(task), "memory": label}, settings))
-    return Study("popgym-ablation", "The preset popgym-best", runs, __doc__ or "", "return", 100.0, sections=run_sections)
+                    runs.append(TrainTask(f"{name}-{task}-{memory}-{seed}", {"task": title(task), "memory": label},
+                                          {**settings, **changes}))
+    return Study("popgym-ablation", "The preset popgym-best", runs, __doc__ or "", "return", 100.0,
+                 sections=own_sections if small else run_sections)
