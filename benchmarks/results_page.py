@@ -8,6 +8,7 @@ A table stands between the lines `<!-- NAME: ... -->` and `<!-- end -->` of its 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import gpu_minutes
+import popgym_players
 from hadamem.drawing import new_canvas, save_canvas, style_axes
 from hadamem.experiments import paper
 from hadamem.experiments.records import read_record
@@ -36,7 +38,7 @@ RECORDS, FIGURE = ROOT / "docs" / "results", ROOT / "docs" / "figures" / "popgym
 PAGES = {      # and the tables on each
     ROOT / "README.md": ("averages",),
     ROOT / "docs" / "results.md": ("popgym-fair", "popgym-release", "popgym-best", "aggregates", "settings", "calibrations",
-                                   "short-horizon", "gpu-minutes"),
+                                   "short-horizon", "small", "players", "gpu-minutes"),
 }
 AVERAGED = ("shm", "gpt2", "linear_attention", "ffm", "gru", "none")
 SHOWN = ("shm", "gpt2", "linear_attention", "gru", "none")      # in the figure
@@ -70,13 +72,24 @@ HORIZONS = {
     "actor-gamma-0-joint-previous-action": "short horizon",
     "actor-gamma-0-soft-keys": "short horizon and soft keys",
 }
+SMALL = {
+    "popgym-best": "`popgym-best`",
+    "linear-output": "... no activation behind the memory",
+    "signed-keys-linear-output": "... and signed keys",
+    "actor-gamma-0-joint-previous-action": "short horizon",
+    "actor-gamma-0-signed-keys": "... signed keys",
+    "actor-gamma-0-linear-output": "... no activation behind the memory",
+    "actor-gamma-0-soft-keys-linear-output": "... and soft keys",
+    "actor-gamma-0-signed-keys-linear-output": "... and signed keys",
+}
 
 
 def make_tables() -> dict[str, str]:
     """Every table as Markdown."""
     tables = {"averages": averages(), **{f"popgym-{protocol}": popgym(protocol) for protocol in ("fair", "release", "best")}}
     tables |= {"aggregates": aggregates(), "short-horizon": compared(HORIZONS, ("shm", "gpt2", "linear_attention"))}
-    return tables | {"settings": changed(SETTINGS), "calibrations": changed(CALIBRATIONS), "gpu-minutes": minutes()}
+    return tables | {"settings": changed(SETTINGS), "calibrations": changed(CALIBRATIONS), "small": changed(SMALL, "small"),
+                     "players": players(), "gpu-minutes": minutes()}
 
 
 def averages() -> str:
@@ -125,12 +138,32 @@ def compared(variants: Mapping[str, str], memories: Sequence[str]) -> str:
                             rows=[[row[0], *(row[i] for i in order)] for row in table.rows]))
 
 
-def changed(names: Mapping[str, str]) -> str:
+def changed(names: Mapping[str, str], protocol: str = "best") -> str:
     """Variants of popgym-best with `shm` down, tasks to the right."""
-    table = scores(ablation.make(seeds=SEEDS, variants=tuple(names)))
+    table = scores(ablation.make(protocol, seeds=SEEDS, variants=tuple(names)))
     kept = [row for row in without_gaps(table).rows if row[0] != "average"]
     rows = [[words, *(row[table.columns.index(name)] for row in kept)] for name, words in names.items()]
     return markdown(Table(table.name, table.title, ["", *(str(row[0]) for row in kept)], rows), verbatim=(0,))
+
+
+def players() -> str:
+    """Tasks down; to the right players that learn nothing, and the best agent of popgym-best or with a short horizon."""
+    returns = json.loads(popgym_players.OUT.read_text(encoding="utf-8"))["returns"]
+    cells = results_of(popgym_table.make("best", seeds=SEEDS, memories=popgym_table.BEST)).cells("task", "memory")
+    study = ablation.make(seeds=SEEDS, memories=popgym_table.BEST, tasks=popgym_table.TASKS, variants=tuple(HORIZONS)[1:])
+    for (task, label), records in results_of(study).cells("task", "memory").items():
+        variant, memory = label.split(", ")
+        cells[task, f"{memory}, {HORIZONS[variant]}"] = records
+    means = {key: float(np.mean([100 * record["final"]["return"] for record in records])) for key, records in cells.items() if records}
+    rows: list[list[Any]] = []
+    for name, scores in returns.items():
+        task = popgym_table.title(name)
+        found = {label: mean for (where, label), mean in means.items() if where == task}
+        best = max(found, key=found.__getitem__)
+        rows.append([task, *(f"{100 * scores[player]['mean']:.1f}" for player in popgym_players.PLAYERS), f"{found[best]:.1f} ({best})"])
+    average = [np.mean([float(str(row[i]).split()[0]) for row in rows]) for i in range(1, 5)]
+    rows.append(["average", *(f"{mean:.1f}" for mean in average)])
+    return markdown(Table("players", "", ["task", *popgym_players.PLAYERS, "best agent here"], rows))
 
 
 def minutes() -> str:

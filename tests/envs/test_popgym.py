@@ -1,5 +1,6 @@
 """The twelve POPGym tasks of the paper: the same episodes as the popgym package, step by step, and their statistics."""
 
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+import popgym_players  # of benchmarks/
 from hadamem import envs
 
 popgym = pytest.importorskip("popgym", reason="popgym is the judge of these tasks: pip install popgym==1.0.7")
@@ -50,56 +52,18 @@ class RandomPlayer:
         return self.rng.integers(space.n, size=n)
 
 
-class PerfectPlayer:
-    """The best player: sees observations only, and remembers all of them."""
+class CheatingPlayer:
+    """Perfect play in Battleship takes luck, so this player looks at the board."""
 
-    def __init__(self, env, name):
-        self.env, self.family, self.seen = env, family(name), []
-        self.size = env.single_action_space.nvec[0] if self.family == "Battleship" else None
+    def __init__(self, env):
+        self.env = env
 
     def act(self, t, obs):
-        if self.family == "Concentration":
-            return self.match(obs)
-        if self.family == "Battleship":
-            return np.array([self.cheat(i) for i in range(self.env.num_envs)])
-        self.seen.append((obs[1] if isinstance(obs, tuple) else obs).numpy())
-        if self.family == "RepeatPrevious":
-            return self.seen[max(len(self.seen) - self.env.k, 0)]
-        cards = self.env.num_cards
-        return self.seen[max(0, 2 * cards - 2 - t)] if t >= cards - 1 else self.seen[0]
+        return np.array([self.next_cell(i) for i in range(self.env.num_envs)])
 
-    def match(self, obs):
-        """Turn unknown cards in order; once a card's partner is known, turn both."""
-        obs = obs.numpy()
-        if not self.seen:
-            self.known = np.full(obs.shape, self.env.face_down)
-            self.plan = [[] for _ in obs]
-            self.seen.append(True)
-        self.known = np.where(obs < self.env.face_down, obs, self.known)
-        return np.array([self.next_card(i) for i in range(len(obs))])
-
-    def next_card(self, i):
-        known, plan, up = self.known[i], self.plan[i], self.env.up[i, :-1].numpy()
-        if up.all():
-            return 0                                        # over
-        if len(plan) == 1:                                  # the first card of a try is open: is its partner known?
-            first = plan.pop()
-            partner = [p for p in np.flatnonzero((known == known[first]) & ~up) if p != first]
-            return partner[0] if partner else np.flatnonzero(known == self.env.face_down)[0]
-        unknown = np.flatnonzero(known == self.env.face_down)
-        for c in range(self.env.face_down):
-            place = np.flatnonzero((known == c) & ~up)
-            if len(place) >= 2:
-                plan.append(place[0])
-                return place[0]
-        plan.append(unknown[0])
-        return unknown[0]
-
-    def cheat(self, i):
-        """Perfect play in Battleship takes luck, so this player looks at the board."""
+    def next_cell(self, i):
         cells = (self.env.board[i, :-1] & ~self.env.shot[i]).nonzero()[:, 0]
-        cell = int(cells[0]) if len(cells) else 0
-        return divmod(cell, int(self.size))
+        return divmod(int(cells[0]) if len(cells) else 0, self.env.board_size)
 
 
 def compare(name, make_player, seed):
@@ -144,7 +108,10 @@ def test_random_play_is_identical(name):
 
 @pytest.mark.parametrize("name", ORACLES)
 def test_perfect_play_is_identical_and_reaches_the_best_return(name):
-    returns = compare(name, lambda env: PerfectPlayer(env, name), seed=5000)
+    def player(env):
+        return CheatingPlayer(env) if family(name) == "Battleship" else popgym_players.perfect_player(env, name)
+
+    returns = compare(name, player, seed=5000)
     if family(name) == "Concentration":      # even a perfect memory must turn every card once
         assert returns.mean() > 0.3
     else:
@@ -164,6 +131,29 @@ def test_a_player_who_knows_the_cards_clears_concentration(name):
         assert bool(terminated.all()) == (t == env.num_cards - 1)
         assert not truncated.any()
     torch.testing.assert_close(total, torch.ones(20))
+
+
+@pytest.mark.parametrize("player", popgym_players.PLAYERS)
+@pytest.mark.parametrize("name", ["AutoencodeEasy", "BattleshipEasy", "ConcentrationEasy", "RepeatPreviousEasy"])
+def test_players_reach_what_was_recorded(name, player):
+    found = popgym_players.play(name, player, 300)
+    recorded = json.loads(popgym_players.OUT.read_text(encoding="utf-8"))["returns"][name][player]
+    assert abs(found.mean() - recorded["mean"]) <= 4 * math.hypot(recorded["error"], found.std() / math.sqrt(300)) + 1e-6
+
+
+def test_a_hunter_shoots_no_cell_twice():
+    env = envs.make("popgym/BattleshipMedium", num_envs=20, seed=1, autoreset_mode="disabled")
+    obs, _ = env.reset()
+    player, before = popgym_players.HuntPlayer(env), np.zeros((20, 100), bool)
+    over = np.zeros(20, bool)
+    for t in range(100):
+        action = player.act(t, obs)
+        cell = action[:, 0] * 10 + action[:, 1]
+        assert not before[np.arange(20), cell][~over].any()
+        before[np.arange(20), cell] = True
+        obs, _, terminated, truncated, _ = env.step(action)
+        over |= (terminated | truncated).numpy()
+    assert over.all()
 
 
 @pytest.mark.parametrize("name", ORACLES)
