@@ -20,6 +20,8 @@ SOFT = {"network.memory_options": {"rotary": True, "soft_keys": 0.1}}      # of 
 SIGNED = {"network.memory_options": {"rotary": True, "normalize_keys": False}}      # keys and queries of either sign, of SHM alone
 SHORT = {"ppo.actor_gamma": 0.0, "joint_previous_action": True}      # a short horizon for the actor
 LINEAR = {"network.memory_activation": "none"}      # actor and critic see a linear map of what the memory reads
+WIDE_HEAD = {"network.head_size": 256}      # logits of up to 144 actions have more directions than the 64 of the preset
+TWO_FRAMES = {"network.frame_stack": 2}     # what has changed since the last step is a linear map of these
 SMALL = {      # a few minutes on two cores
     "total_steps": 600_000, "steps_per_iteration": 4096, "network.memory_size": 64, "network.memory_output_size": 256,
 }
@@ -65,6 +67,8 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     "signed-keys-linear-output": {**SIGNED, **LINEAR},
     "actor-gamma-0-linear-output": {**SHORT, **LINEAR},
     "actor-gamma-0-soft-keys-linear-output": {**SHORT, **SOFT, **LINEAR},
+    "actor-gamma-0-soft-keys-wide-head": {**SHORT, **SOFT, **WIDE_HEAD},
+    "actor-gamma-0-soft-keys-two-frames": {**SHORT, **SOFT, **TWO_FRAMES},
     "actor-gamma-0-signed-keys": {**SHORT, **SIGNED},
     "actor-gamma-0-signed-keys-linear-output": {**SHORT, **SIGNED, **LINEAR},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
