@@ -79,18 +79,18 @@ def _train(env: Any, memory: str | None, agent: str | None, preset: str, out: Pa
             raise ValueError(f"there is no run in {out} to resume")
     elif env is None and (preset not in PRESETS or "env" not in PRESETS[preset].settings):
         raise ValueError("env is missing: pass a name of hm.envs.list_envs(), a Gymnasium id, or a callable that makes an env")
-    given = {**settings, **({} if memory is None else {"memory": memory}), **({} if agent is None else {"agent": agent})}
+    given = {"preset": preset, **settings, **({} if memory is None else {"memory": memory}), **({} if agent is None else {"agent": agent})}
     agent = agent or (PRESETS[preset].agent if preset in PRESETS else DEFAULT_AGENT)
     check_sections({**saved, **given}, agent)
     table = settings_table(agent)
-    changes = override(complete(table.flatten(saved, read=True), agent) if saved else {}, table.flatten(given))
     if isinstance(env, str):
-        changes["env"], env = env, None
+        given["env"], env = env, None
     elif env is not None:
         lookup.trust_names([_name(env)])
-        changes["env"] = _name_of_run(env, changes.get("env"), out)
-        if isinstance(env, gymnasium.Env):
-            changes = {**_single_env(table, agent), **changes}
+        given["env"] = _name_of_run(env, saved.get("env"), out)
+    changes = override(complete(table.flatten(saved, read=True), agent) if saved else {}, table.flatten(given))
+    if isinstance(env, gymnasium.Env):
+        changes = {**_single_env(table, agent), **changes}
     config = make_config(**{**changes, "preset": preset})
     made = _batched(env, config.device)
     progress = None if quiet else _progress(config, out)

@@ -524,6 +524,33 @@ def test_hm_train(tmp_path, capsys):
         hm.train(hm.envs.make("TMaze", num_envs=8, autoreset_mode="next_step"), quiet=True, steps=BATCH, **KEYWORDS)
 
 
+def options_of(*args, **settings):
+    config = hm.train(*args, quiet=True, steps=BATCH, **KEYWORDS, **settings).config
+    return config.env_options, config.network.memory_options
+
+
+def test_options_are_added_to_those_of_the_preset_that_is_named():
+    """And not to those of the default preset, which has others."""
+    usual = make_config("default", memory="shm", memory_size=KEYWORDS["memory_size"]).network.memory_options
+    assert usual["rotary_gain"] == 0.1
+    memory = options_of("TMaze", "shm", preset="popgym-best", memory_options={"normalize_keys": False})[1]
+    assert (memory["rotary"], memory["rotary_gain"], memory["normalize_keys"]) == (True, None, False)
+    assert options_of("TMaze", "shm", preset="popgym-fair", memory_options={"clip": 10.0})[1]["rotary"] is False
+    assert options_of("TMaze", "shm", memory_options={"clip": 10.0})[1] == {**usual, "clip": 10.0}
+
+
+def test_another_env_has_none_of_the_preset_s_env_options(tmp_path):
+    small = {"preset": "wind-50-150", "quiet": True, "steps": 20, "memory_size": 4, "num_envs": 2, "num_steps": 10, "learning_starts": 10**6,
+             "eval_every": 0}
+    run = hm.train(env_options={"radius": 0.1}, **small)
+    assert run.config.env_options == {**make_config("wind-50-150").env_options, "radius": 0.1}
+    assert hm.train("PointRobot", **small).config.env_options == {}
+    out = tmp_path / "run"
+    hm.train("PointRobot", env_options={"num_train": 3}, out=out, **small)
+    again = hm.train("PointRobot", out=out, resume=True, quiet=True, steps=40)
+    assert again.config.env_options == {"num_train": 3}
+
+
 # --- other places for metrics --------------------------------------------------------------------------------------
 
 

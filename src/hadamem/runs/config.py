@@ -221,7 +221,8 @@ def override(saved: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, An
     usual = {} if preset is None else preset.resolve(chosen, section_of(agent))
     if given.get("env", usual.get("env")) != usual.get("env"):
         usual = {name: x for name, x in usual.items() if not name.endswith("env_options")}
-        values |= {name: {} for name in ("env_options", "eval_env_options") if preset is not None and name in preset.settings}
+        if given["env"] != saved.get("env"):      # or they are that env's own
+            values |= {name: {} for name in ("env_options", "eval_env_options") if preset is not None and name in preset.settings}
     merged = {name: {**values.get(name, usual.get(name, {})), **x} if isinstance(x, dict) else x for name, x in given.items()}
     return {**values, **merged}
 
