@@ -128,7 +128,7 @@ def test_slider_and_keys(toy):
 
 def test_play_and_pause(toy):
     toy.keyboard.press("Home")
-    toy.locator("#speed").select_option("100")
+    toy.locator("#speed").select_option("10")      # slow enough that the end is far when the next click comes
     toy.locator("#play").click()
     assert toy.locator("#play").inner_text() == "Pause"
     wait_until(toy, "chosen.step > 3")
@@ -137,9 +137,11 @@ def test_play_and_pause(toy):
     stopped = step_of(toy)
     toy.wait_for_timeout(150)
     assert step_of(toy) == stopped
+    toy.locator("#speed").select_option("100")
     toy.locator("body").press("Space")
     wait_until(toy, "chosen.step === 39 && !chosen.playing")
     assert toy.locator("#play").inner_text() == "Play"
+    toy.locator("#speed").select_option("10")
     toy.locator("#play").click()                # from the end it starts again
     wait_until(toy, "chosen.step < 39")
     toy.locator("#play").click()
