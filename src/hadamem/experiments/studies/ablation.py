@@ -15,16 +15,20 @@ from .runs import count, scale_steps
 
 TASKS = ("RepeatPreviousHard", "AutoencodeMedium", "ConcentrationEasy", "BattleshipEasy")
 BEST = "popgym-best"
-PLAIN = {"network.memory_options": {"rotary": False}}      # of SHM alone
-SOFT = {"network.memory_options": {"rotary": True, "soft_keys": 0.1}}      # of SHM alone
-SIGNED = {"network.memory_options": {"rotary": True, "normalize_keys": False}}      # keys and queries of either sign, of SHM alone
+PLAIN = {"network.memory_options": {"rotary": False}}
+SOFT = {"network.memory_options": {"rotary": True, "soft_keys": 0.1}}
+SIGNED = {"network.memory_options": {"rotary": True, "normalize_keys": False}}      # keys and queries of either sign
 SHORT = {"ppo.actor_gamma": 0.0, "joint_previous_action": True}      # a short horizon for the actor
 LINEAR = {"network.memory_activation": "none"}      # actor and critic see a linear map of what the memory reads
 WIDE_HEAD = {"network.head_size": 256}      # logits of up to 144 actions have more directions than the 64 of the preset
-TWO_FRAMES = {"network.frame_stack": 2}     # what has changed since the last step is a linear map of these
+
+TALL = {      # 256 x 64 holds as many numbers as the 128 x 128 of the preset, and twice as many are read at a step
+    rows: {"network.memory_size": rows, "network.memory_options": {**SIGNED["network.memory_options"], "key_size": 64}}
+    for rows in (128, 256)}
 SMALL = {      # a few minutes on two cores
     "total_steps": 600_000, "steps_per_iteration": 4096, "network.memory_size": 64, "network.memory_output_size": 256,
 }
+SHM_ALONE = ("network.memory_size", "network.memory_options")      # changes that are not for other memories
 UNDONE: dict[str, dict[str, Any]] = {           # one setting back to what popgym-fair has; all of them together are popgym-fair
     "no-rotary": PLAIN,
     "narrow-input": {"network.encoder_size": 128, "network.layer_size": 64},
@@ -67,10 +71,11 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     "signed-keys-linear-output": {**SIGNED, **LINEAR},
     "actor-gamma-0-linear-output": {**SHORT, **LINEAR},
     "actor-gamma-0-soft-keys-linear-output": {**SHORT, **SOFT, **LINEAR},
-    "actor-gamma-0-soft-keys-wide-head": {**SHORT, **SOFT, **WIDE_HEAD},
-    "actor-gamma-0-soft-keys-two-frames": {**SHORT, **SOFT, **TWO_FRAMES},
     "actor-gamma-0-signed-keys": {**SHORT, **SIGNED},
     "actor-gamma-0-signed-keys-linear-output": {**SHORT, **SIGNED, **LINEAR},
+    "actor-gamma-0-signed-keys-linear-output-wide-head": {**SHORT, **SIGNED, **LINEAR, **WIDE_HEAD},
+    **{f"actor-gamma-0-signed-keys-linear-output-wide-head-{rows}-rows": {**SHORT, **LINEAR, **WIDE_HEAD, **tall}
+       for rows, tall in TALL.items()},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
@@ -90,7 +95,7 @@ def make(protocol: str = "best", quick: bool = False, budget: float = 1.0, seeds
             for variant in tuple(variants) or ((BEST, "gamma-0.99") if quick else VARIANTS):
                 for memory in memories:
                     name = prefix if variant == BEST else f"{prefix}-{variant}"      # the preset itself: as popgym-table does
-                    changes = {name: x for name, x in VARIANTS[variant].items() if memory == "shm" or name != "network.memory_options"}
+                    changes = {name: x for name, x in VARIANTS[variant].items() if memory == "shm" or name not in SHM_ALONE}
                     settings = run_settings(BEST, task, memory, seed, quick, 1.0)
                     settings = scale_steps({**settings, **(SMALL if small and not quick else {})}, budget)
                     label = variant if len(memories) == 1 else f"{variant}, {memory}"
