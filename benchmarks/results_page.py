@@ -74,13 +74,15 @@ HORIZONS = {
 }
 SMALL = {
     "popgym-best": "`popgym-best`",
-    "linear-output": "... no activation behind the memory",
-    "signed-keys-linear-output": "... and signed keys",
+    "linear-output": "`popgym-best`, linear output",
+    "signed-keys-linear-output": "`popgym-best`, signed keys, linear output",
     "actor-gamma-0-joint-previous-action": "short horizon",
-    "actor-gamma-0-signed-keys": "... signed keys",
-    "actor-gamma-0-linear-output": "... no activation behind the memory",
-    "actor-gamma-0-soft-keys-linear-output": "... and soft keys",
-    "actor-gamma-0-signed-keys-linear-output": "... and signed keys",
+    "actor-gamma-0-linear-output": "short horizon, linear output",
+    "actor-gamma-0-soft-keys-linear-output": "short horizon, soft keys, linear output",
+    "actor-gamma-0-signed-keys": "short horizon, signed keys",
+    "actor-gamma-0-signed-keys-linear-output": "short horizon, signed keys, linear output",
+    "actor-gamma-0-signed-keys-linear-output-wide-head": "short horizon, signed keys, linear output, wide head",
+    "actor-gamma-0-signed-keys-linear-output-wide-head-128-rows": "... and 128 x 64",
 }
 
 

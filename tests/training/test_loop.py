@@ -540,7 +540,7 @@ def test_options_are_added_to_those_of_the_preset_that_is_named():
 
 
 def test_another_env_has_none_of_the_preset_s_env_options(tmp_path):
-    small = {"preset": "wind-50-150", "quiet": True, "steps": 20, "memory_size": 4, "num_envs": 2, "num_steps": 10, "learning_starts": 10**6,
+    small = {"preset": "wind-50-150", "quiet": True, "steps": 20, "memory_size": 4, "num_envs": 2, "num_steps": 10, "learning_starts": 1000,
              "eval_every": 0}
     run = hm.train(env_options={"radius": 0.1}, **small)
     assert run.config.env_options == {**make_config("wind-50-150").env_options, "radius": 0.1}
