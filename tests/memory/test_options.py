@@ -15,7 +15,7 @@ CASES = [(name, {}) for name in hm.list_memories()] + [
     ("shm", {"calibration": "exp:1.5"}), ("shm", {"calibration": "drift", "row_mode": "step"}), ("shm", {"clip": None, "key_size": 3}),
     ("shm-paper", {"row_mode": "episode"}), ("shm-release", {"clip": "auto"}), ("gpt2", {"memory_size": 6}),
     ("fwp", {"variant": "additive"}), ("shm", {"rotary": True}), ("shm", {"rotary": True, "rotary_keys": True}),
-    ("shm", {"soft_keys": 0.1}),
+    ("shm", {"soft_keys": 0.1}), ("shm", {"tied_start": True}),
     ("hadamem:SHM.paper", {}), ("hadamem:GRU", {"memory_size": 3}),
 ]
 

@@ -77,6 +77,21 @@ def rows_used(memory: hm.SHM, state, T: int, reset=None) -> torch.Tensor:
     return memory.calibration.rows(memory._clocks(state.clock, T, reset))
 
 
+@pytest.mark.parametrize("options", [{}, {"rotary": True, "rotary_keys": True}])
+def test_tied_start_copies_the_keys_and_nothing_else(options):
+    torch.manual_seed(0)
+    usual = hm.SHM(6, 5, memory_size=8, **options)
+    torch.manual_seed(0)
+    tied = hm.SHM(6, 5, memory_size=8, tied_start=True, **options)
+    pairs = {"query.weight": "key.weight", "rotary_query.weight": "rotary_key.weight"}
+    before, weights = usual.state_dict(), dict(tied.named_parameters())
+    for name, weight in weights.items():
+        assert torch.equal(weight, before[pairs.get(name, name)]), name
+    assert weights["query.weight"] is not weights["key.weight"]
+    tied(torch.randn(2, 9, 6))[0].square().mean().backward()
+    assert not torch.equal(weights["query.weight"].grad, weights["key.weight"].grad)      # learned apart from then on
+
+
 def test_every_row_of_theta_is_drawn_evenly():
     memory = hm.SHM.paper(3, 2, 4, theta_rows=128)
     rows = rows_used(memory, memory.initial_state(64), 1000)

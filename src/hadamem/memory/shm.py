@@ -53,6 +53,8 @@ class SHM(Memory):
     theta_rows: rows L of the table. theta_init: scale of its Xavier start (or of neural_theta's last layer); 0 starts at C = 1.
     soft_keys: 0 is relu. Above it, k and q are made by a smooth relu of that width s, x + s for x >= 0 and s exp(x / s) below: with relu an
         entry that is 0 has no gradient, and a query that is 0 everywhere, or in all entries but one, never learns again.
+    tied_start: the query layer starts as a copy of the key layer, and is learned apart from then on. What was written by a step that looks
+        like this one is then read from the start, so that recall by content is learned sooner.
     rotary: the last half of M's rows is written and read through keys and queries that turn by fixed angles at every step
         (`memory/rotary.py`), so that a query can ask for what was written some steps ago; each half of the read has its norm. Recall of
         single steps is learned many times sooner. Not with row_mode="episode", whose clock counts episodes.
@@ -97,6 +99,7 @@ class SHM(Memory):
         input_norm: bool = True,
         normalize_keys: bool = True,
         soft_keys: float = 0.0,
+        tied_start: bool = False,
         shortcut: bool = True,
         rotary: bool = False,
         rotary_keys: bool = False,
@@ -111,7 +114,7 @@ class SHM(Memory):
         self.output_size = self.memory_size if output_size is None else check_size("output_size", output_size)
         self.row_mode, self.backend, self.normalize_keys = row_mode, check_backend("shm", backend), normalize_keys
         flags = {"read_norm": read_norm, "input_norm": input_norm, "normalize_keys": normalize_keys, "shortcut": shortcut, "rotary": rotary,
-                 "rotary_keys": rotary_keys}
+                 "rotary_keys": rotary_keys, "tied_start": tied_start}
         for name, flag in flags.items():
             check_flag(name, flag)
         self.soft_keys = check_number("soft_keys", soft_keys)
@@ -144,6 +147,10 @@ class SHM(Memory):
                              "leave them out, or pass rotary=True")
         self.rotary_key = nn.Linear(D, K, bias=False) if rotary_keys else None
         self.rotary_query = nn.Linear(D, K, bias=False) if rotary_keys else None
+        if tied_start:
+            self.query.load_state_dict(self.key.state_dict())
+            if self.rotary_key is not None and self.rotary_query is not None:
+                self.rotary_query.load_state_dict(self.rotary_key.state_dict())
         gain = None if rotary_gain is None else nn.Parameter(torch.tensor(check_number("rotary_gain", rotary_gain)))
         self.register_parameter("rotary_gain", gain)
         self.register_buffer("_turns", turns(K) if rotary else None, persistent=False)
