@@ -82,7 +82,8 @@ SMALL = {
     "actor-gamma-0-signed-keys": "short horizon, signed keys",
     "actor-gamma-0-signed-keys-linear-output": "short horizon, signed keys, linear output",
     "actor-gamma-0-signed-keys-linear-output-wide-head": "short horizon, signed keys, linear output, wide head",
-    "actor-gamma-0-signed-keys-linear-output-wide-head-128-rows": "... and 128 x 64",
+    "tall": "tall: the same and 128 x 64",
+    "tall-tied": "tall, queries that start as keys",
 }
 
 

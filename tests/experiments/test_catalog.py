@@ -110,6 +110,7 @@ def test_the_small_ablation_changes_sizes_alone():
     for a, b in zip(best.runs, small.runs, strict=True):
         a, b = (flatten(to_dict(task.config())) for task in (a, b))
         assert b["total_steps"] == 300_000
+        assert 2 * b["network.memory_size"] == a["network.memory_size"]
         assert {name for name in a if a[name] != b[name]} <= {
             "total_steps", "steps_per_iteration", "network.memory_size", "network.memory_output_size", "network.memory_options.key_size"}
 

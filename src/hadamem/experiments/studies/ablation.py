@@ -21,10 +21,9 @@ SIGNED = {"network.memory_options": {"rotary": True, "normalize_keys": False}}  
 SHORT = {"ppo.actor_gamma": 0.0, "joint_previous_action": True}      # a short horizon for the actor
 LINEAR = {"network.memory_activation": "none"}      # actor and critic see a linear map of what the memory reads
 WIDE_HEAD = {"network.head_size": 256}      # logits of up to 144 actions have more directions than the 64 of the preset
-
-TALL = {      # 256 x 64 holds as many numbers as the 128 x 128 of the preset, and twice as many are read at a step
-    rows: {"network.memory_size": rows, "network.memory_options": {**SIGNED["network.memory_options"], "key_size": 64}}
-    for rows in (128, 256)}
+# 256 x 64 holds as many numbers as the 128 x 128 of the preset, and twice as many are read at a step.
+TALL_OPTIONS = {**SIGNED["network.memory_options"], "key_size": 64}
+TALL: dict[str, Any] = {**SHORT, **LINEAR, **WIDE_HEAD, "network.memory_size": 256, "network.memory_options": TALL_OPTIONS}
 SMALL = {      # a few minutes on two cores
     "total_steps": 600_000, "steps_per_iteration": 4096, "network.memory_size": 64, "network.memory_output_size": 256,
 }
@@ -74,8 +73,8 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     "actor-gamma-0-signed-keys": {**SHORT, **SIGNED},
     "actor-gamma-0-signed-keys-linear-output": {**SHORT, **SIGNED, **LINEAR},
     "actor-gamma-0-signed-keys-linear-output-wide-head": {**SHORT, **SIGNED, **LINEAR, **WIDE_HEAD},
-    **{f"actor-gamma-0-signed-keys-linear-output-wide-head-{rows}-rows": {**SHORT, **LINEAR, **WIDE_HEAD, **tall}
-       for rows, tall in TALL.items()},
+    "tall": TALL,
+    "tall-tied": {**TALL, "network.memory_options": {**TALL_OPTIONS, "tied_start": True}},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
@@ -96,6 +95,8 @@ def make(protocol: str = "best", quick: bool = False, budget: float = 1.0, seeds
                 for memory in memories:
                     name = prefix if variant == BEST else f"{prefix}-{variant}"      # the preset itself: as popgym-table does
                     changes = {name: x for name, x in VARIANTS[variant].items() if memory == "shm" or name not in SHM_ALONE}
+                    if small and not quick and "network.memory_size" in changes:
+                        changes["network.memory_size"] //= 2      # as SMALL halves it
                     settings = run_settings(BEST, task, memory, seed, quick, 1.0)
                     settings = scale_steps({**settings, **(SMALL if small and not quick else {})}, budget)
                     label = variant if len(memories) == 1 else f"{variant}, {memory}"
