@@ -4,7 +4,7 @@
 
 A record says when its run ended and how long it trained. A moment at which n runs trained counts as 1/n of it for each. Builds are not
 counted. Of a run that was stopped and resumed on another day, only the last part can be placed: it begins five minutes before the first run
-of that sitting ended, at the earliest.
+of that session ended, at the earliest.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from datetime import datetime
 from pathlib import Path
 
 TABLES = ("popgym-fair", "popgym-release", "popgym-best")
-PAUSE = 600.0      # seconds without a run's end, or more: another sitting
-LEAD = 300.0       # seconds by which a sitting begins before the end of its first run, at most
+PAUSE = 600.0      # seconds without a run's end, or more: another session
+LEAD = 300.0       # seconds by which a session begins before the end of its first run, at most
 
 
 def read(folder: Path) -> list[tuple[str, float, float]]:
