@@ -38,12 +38,14 @@ WIDE = {"head_size": 256}
 SIGNED = {"options": {"normalize_keys": False}}
 TALL = {**LINEAR, **WIDE, "options": {"normalize_keys": False, "key_size": 64}}
 TIED = {**TALL, "options": {**TALL["options"], "tied_start": True}}
-CASES: dict[str, dict[str, dict[str, Any]]] = {      # changes of popgym-best's network; "options": of its memory; "codes": see the players
+# Changes of popgym-best's network. "options": of its memory; "codes": see the players; "start": scale of the head's first weights.
+CASES: dict[str, dict[str, dict[str, Any]]] = {
     "shots": {
         "popgym-best": {},
         "linear output": LINEAR,
         "wide head": WIDE,
         "linear output, wide head": {**LINEAR, **WIDE},
+        "linear output, wide head that starts at 0.1": {**LINEAR, **WIDE, "start": 0.1},
         "signed keys": SIGNED,
         "signed keys, linear output, wide head": {**LINEAR, **WIDE, **SIGNED},
         "no rotary rows, linear output, wide head": {**LINEAR, **WIDE, "options": {"rotary": False}},
@@ -150,7 +152,7 @@ def learn(task: str, changes: Mapping[str, Any], updates: int, seed: int) -> dic
     play, loss_of = PLAYERS[task]
     changes = dict(changes)
     options, codes, rewards = changes.pop("options", {}), changes.pop("codes", ""), changes.pop("rewards", False)
-    memory = changes.pop("memory", "shm")
+    memory, start = changes.pop("memory", "shm"), changes.pop("start", 0.01)
     usual = make_config("popgym-best", memory=memory)
     options = {**usual.network.memory_options, **options}
     config = make_config("popgym-best", memory=memory, **changes, memory_options=options).network
@@ -161,7 +163,7 @@ def learn(task: str, changes: Mapping[str, Any], updates: int, seed: int) -> dic
     trunk = Trunk(batch.x.shape[-1], (), config)
     first, last = nn.Linear(config.layer_size, config.head_size), nn.Linear(config.head_size, batch.right.shape[-1])
     nn.init.orthogonal_(first.weight)                # as PPO's actor begins
-    nn.init.normal_(last.weight, 0.0, 0.01)
+    nn.init.normal_(last.weight, 0.0, start)
     parameters = [*trunk.parameters(), *first.parameters(), *last.parameters()]
     rate = usual.algorithm.learning_rate
     adam = torch.optim.Adam(parameters, rate)
