@@ -3,8 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from gymnasium import spaces
 
-from hadamem.agents.networks import NetworkConfig, Trunk
+from hadamem.agents.distributions import make_actions
+from hadamem.agents.networks import ActorCritic, NetworkConfig, Trunk
 
 
 def make_trunk(memory, **changes):
@@ -47,3 +49,16 @@ def test_without_activation_all_units_have_a_gradient():
 def test_other_activations_are_refused():
     with pytest.raises(ValueError, match="memory_activation must be 'relu' or 'none', got 'tanh'"):
         NetworkConfig(memory_activation="tanh")
+
+
+def test_actor_init_scales_the_actor_s_last_weights_alone():
+    def weights(**changes):
+        torch.manual_seed(0)
+        return ActorCritic(5, make_actions(spaces.Discrete(3)), NetworkConfig(memory="gru", memory_size=6, **changes)).state_dict()
+
+    usual, large = weights(), weights(actor_init=0.2)
+    for name in usual:
+        torch.testing.assert_close(large[name], usual[name] * (20 if name == "actor.1.weight" else 1))
+    for value in (-0.1, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="actor_init must be 0 or more"):
+            NetworkConfig(actor_init=value)

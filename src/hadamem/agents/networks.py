@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,6 +38,7 @@ class NetworkConfig:
     layer_size: int = 64                                 # width of the layers before and after the memory
     head_size: int = 64                                  # width of the hidden layer of actor and critic
     head_activation: str = "none"                        # after the heads' hidden layer: none, relu or tanh
+    actor_init: float = 0.01                             # scale of the actor's last weights at the start; small: no action is preferred
     memory_activation: str = "relu"                      # after the layer behind the memory: relu or none
     time_encoding: str = "sine"                          # sine: mix sines of the steps since the episode began into the features; or none
     time_base: int = 1024                                # base of the sines' frequencies
@@ -53,6 +55,8 @@ class NetworkConfig:
             raise ValueError(f"head_activation must be 'none', 'relu' or 'tanh', got {self.head_activation!r}")
         if self.memory_activation not in ("relu", "none"):
             raise ValueError(f"memory_activation must be 'relu' or 'none', got {self.memory_activation!r}")
+        if not 0 <= self.actor_init < math.inf:
+            raise ValueError(f"actor_init must be 0 or more, got {self.actor_init}; it is the scale of random weights")
         for name in ("encoder_size", "layer_size", "head_size", "time_base", "frame_stack"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -154,7 +158,7 @@ class ActorCritic(nn.Module):
         self.normalizer = Normalizer(input_size, numbers) if config.normalize_observations and numbers else None
         self.trunk = Trunk(input_size, images, config)
         self.critic_trunk = Trunk(input_size, images, config) if config.separate_memories else None
-        self.actor = _head(config, actions.inputs)
+        self.actor = _head(config, actions.inputs, config.actor_init)
         self.critic = _head(config, 1)
         self.register_buffer("value_scale", torch.ones(()))      # scale of the critic's output
         self.baseline = nn.Linear(config.layer_size, 1) if baseline else None
@@ -321,10 +325,10 @@ def _multiplied(*heads: Any) -> tuple[Tensor, Tensor]:
     return torch.cat(weights), torch.cat(biases)
 
 
-def _head(config: NetworkConfig, outputs: int) -> nn.Sequential:
+def _head(config: NetworkConfig, outputs: int, scale: float = 0.01) -> nn.Sequential:
     first, last = nn.Linear(config.layer_size, config.head_size), nn.Linear(config.head_size, outputs)
     nn.init.orthogonal_(first.weight)
-    nn.init.normal_(last.weight, 0.0, 0.01)
+    nn.init.normal_(last.weight, 0.0, scale)
     if config.head_activation == "none":
         return nn.Sequential(first, last)
     return nn.Sequential(first, nn.ReLU() if config.head_activation == "relu" else nn.Tanh(), last)
