@@ -71,6 +71,7 @@ HORIZONS = {
     "popgym-best": "popgym-best",
     "actor-gamma-0-joint-previous-action": "short horizon",
     "actor-gamma-0-soft-keys": "short horizon and soft keys",
+    "tall": "tall",
 }
 SMALL = {
     "popgym-best": "`popgym-best`",
@@ -84,6 +85,7 @@ SMALL = {
     "actor-gamma-0-signed-keys-linear-output-wide-head": "short horizon, signed keys, linear output, wide head",
     "tall": "tall: the same and 128 x 64",
     "tall-tied": "tall, queries that start as keys",
+    "tall-actor-init-0.1": "tall, an actor that starts at 0.1",
 }
 
 

@@ -75,7 +75,7 @@ VARIANTS: dict[str, dict[str, Any]] = {         # changes of popgym-best
     "actor-gamma-0-signed-keys-linear-output-wide-head": {**SHORT, **SIGNED, **LINEAR, **WIDE_HEAD},
     "tall": TALL,
     "tall-tied": {**TALL, "network.memory_options": {**TALL_OPTIONS, "tied_start": True}},
-    **{f"tall-actor-init-{scale:g}": {**TALL, "network.actor_init": scale} for scale in (0.1, 0.3)},
+    "tall-actor-init-0.1": {**TALL, "network.actor_init": 0.1},
     "lr-2e-4": {"ppo.learning_rate": 2e-4},
     "time-features": {"network.time_features": 32},
     "shortcut": {"network.shortcut": True},
