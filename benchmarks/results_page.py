@@ -71,8 +71,8 @@ HORIZONS = {
     "popgym-best": "popgym-best",
     "actor-gamma-0-joint-previous-action": "short horizon",
     "actor-gamma-0-soft-keys": "short horizon and soft keys",
-    "tall": "tall",
 }
+TALL = {"tall": "tall"}
 SMALL = {
     "popgym-best": "`popgym-best`",
     "linear-output": "`popgym-best`, linear output",
@@ -152,13 +152,14 @@ def changed(names: Mapping[str, str], protocol: str = "best") -> str:
 
 
 def players() -> str:
-    """Tasks down; to the right players that learn nothing, and the best agent of popgym-best or with a short horizon."""
+    """Tasks down; to the right players that learn nothing, and the best agent of popgym-best, with a short horizon or of tall."""
+    variants = {**HORIZONS, **TALL}
     returns = json.loads(popgym_players.OUT.read_text(encoding="utf-8"))["returns"]
     cells = results_of(popgym_table.make("best", seeds=SEEDS, memories=popgym_table.BEST)).cells("task", "memory")
-    study = ablation.make(seeds=SEEDS, memories=popgym_table.BEST, tasks=popgym_table.TASKS, variants=tuple(HORIZONS)[1:])
+    study = ablation.make(seeds=SEEDS, memories=popgym_table.BEST, tasks=popgym_table.TASKS, variants=tuple(variants)[1:])
     for (task, label), records in results_of(study).cells("task", "memory").items():
         variant, memory = label.split(", ")
-        cells[task, f"{memory}, {HORIZONS[variant]}"] = records
+        cells[task, f"{memory}, {variants[variant]}"] = records
     means = {key: float(np.mean([100 * record["final"]["return"] for record in records])) for key, records in cells.items() if records}
     rows: list[list[Any]] = []
     for name, scores in returns.items():
