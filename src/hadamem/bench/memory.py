@@ -25,7 +25,7 @@ from ..devices import find_device
 from ..files import clip_text
 from ..kernels import _backends
 from ..memory import SHM
-from ..memory.shm import CLIP
+from ..memory.calibration import CLIP
 from . import tables, timing
 from .timing import DISTURBED, Call, Timing
 

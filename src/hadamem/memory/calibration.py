@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,7 @@ class Calibration(nn.Module):
 
 
 ROW_MODES = ("step", "episode", "first")
+CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
 
 
 class Theta(Calibration):
@@ -95,7 +96,10 @@ class Theta(Calibration):
         vc = self.vc(x) if vc is None else vc
         if rows is None and self.row_mode == "first":
             return Factors(self.table()[0].expand(*clock.shape, -1), vc, self.form)
-        rows = self.rows(clock) if rows is None else rows
+        if rows is None:
+            rows = self.rows(clock)
+        else:
+            _check_rows(rows, clock, self.theta.shape[0])
         return Factors(nn.functional.embedding(rows, self.table()), vc, self.form)   # its backward sums in a fixed order
 
 
@@ -231,6 +235,25 @@ def build_calibration(calibration: Any, D: int, V: int, K: int, **theta: Any) ->
     if not isinstance(built, Calibration):
         raise TypeError(f"calibration must be a name, a hm.Calibration or a function that makes one, got {type(built).__name__}")
     return built
+
+
+def auto_clip(calibration: Any) -> float | Literal["auto"] | None:
+    """The value of clip="auto" for a calibration: a name, a class or an instance. "auto" for a function, whose result is not known yet."""
+    kind = CALIBRATIONS.get(calibration.partition(":")[0]) if isinstance(calibration, str) else calibration
+    kind = type(kind) if isinstance(kind, Calibration) else kind
+    if not isinstance(kind, type):
+        return "auto"
+    return CLIP if issubclass(kind, Theta | NeuralTheta) else None
+
+
+def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:
+    wanted = f"rows must be an int64 tensor of shape {list(clock.shape)} with entries in 0..{L - 1}"
+    if not isinstance(rows, Tensor):
+        raise TypeError(f"{wanted}, got {type(rows).__name__}")
+    if rows.dtype != torch.int64 or rows.shape != clock.shape:
+        raise ValueError(f"{wanted}, got {rows.dtype} {list(rows.shape)}")
+    if rows.device.type == "cpu" and not torch.compiler.is_compiling() and not 0 <= int(rows.min()) <= int(rows.max()) < L:
+        raise ValueError(f"{wanted}, got entries {int(rows.min())}..{int(rows.max())}")   # on a GPU the check would wait for the device
 
 
 def _check_takes(make: Callable[..., Any], D: int, V: int, K: int) -> None:

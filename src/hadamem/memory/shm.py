@@ -15,12 +15,11 @@ from ..kernels.shm.forms import calibrate, logits
 from ..states import State
 from . import _acting
 from .base import Memory, check_backend, check_flag, check_number, check_size
-from .calibration import CALIBRATIONS, ROW_MODES, Calibration, Factors, NeuralTheta, Theta, build_calibration
+from .calibration import ROW_MODES, Calibration, Factors, Theta, auto_clip, build_calibration
 from .inspection import Shown, outer, times, written
 from .options import form
 from .rotary import angles, check_rotary, norm_halves, pair, remember_halves, rotate, turns
 
-CLIP = 1e8     # above what a memory in use holds, far below what overflows in its squares
 WIDE = 192     # columns: with 64 rows cuBLAS takes 26 us for a product of 136 to 176 of them, 9 for 128, and 3 from 184 on (H200)
 PAPER = {"row_mode": "step", "theta_init": 1.0, "read_norm": False, "clip": None}   # options of SHM.paper
 RELEASE = {**PAPER, "row_mode": "first"}                                             # and of SHM.release
@@ -137,7 +136,7 @@ class SHM(Memory):
         if isinstance(clip, str):
             if clip != "auto":
                 raise ValueError(f"clip must be a positive number, None or 'auto', got {clip!r}")
-            clip = _auto_clip(self.calibration)
+            clip = auto_clip(self.calibration)
         kernels.check_clip(clip)
         self.rotary = rotary
         if rotary:
@@ -183,7 +182,7 @@ class SHM(Memory):
         if options.get("key_size", 0) is None and "memory_size" in options:
             chosen["key_size"] = options["memory_size"]
         if isinstance(options.get("clip"), str) and options["clip"] == "auto" and "calibration" in options:
-            chosen["clip"] = _auto_clip(options["calibration"])
+            chosen["clip"] = auto_clip(options["calibration"])
         return chosen
 
     def initial_state(self, batch_size: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None,
@@ -338,8 +337,6 @@ class SHM(Memory):
 
     def _calibrate(self, x: Tensor, clock: Tensor, rows: Tensor | None, vc: Tensor | None) -> Factors | Tensor | None:
         if isinstance(self.calibration, Theta):
-            if rows is not None:
-                _check_rows(rows, clock, self.calibration.theta.shape[0])
             return self.calibration(x, clock, rows, vc)
         if rows is not None:
             raise ValueError(f"rows was given, but calibration {type(self.calibration).__name__} has no table of rows")
@@ -385,22 +382,3 @@ class SHM(Memory):
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.output_size}, memory_size={self.memory_size}, row_mode={self.row_mode!r}, clip={self.clip}"
-
-
-def _auto_clip(calibration: Any) -> float | Literal["auto"] | None:
-    """The value of clip="auto" for a calibration: a name, a class or an instance. "auto" for a function, whose result is not known yet."""
-    kind = CALIBRATIONS.get(calibration.partition(":")[0]) if isinstance(calibration, str) else calibration
-    kind = type(kind) if isinstance(kind, Calibration) else kind
-    if not isinstance(kind, type):
-        return "auto"
-    return CLIP if issubclass(kind, Theta | NeuralTheta) else None
-
-
-def _check_rows(rows: Tensor, clock: Tensor, L: int) -> None:
-    wanted = f"rows must be an int64 tensor of shape {list(clock.shape)} with entries in 0..{L - 1}"
-    if not isinstance(rows, Tensor):
-        raise TypeError(f"{wanted}, got {type(rows).__name__}")
-    if rows.dtype != torch.int64 or rows.shape != clock.shape:
-        raise ValueError(f"{wanted}, got {rows.dtype} {list(rows.shape)}")
-    if rows.device.type == "cpu" and not torch.compiler.is_compiling() and not 0 <= int(rows.min()) <= int(rows.max()) < L:
-        raise ValueError(f"{wanted}, got entries {int(rows.min())}..{int(rows.max())}")   # on a GPU the check would wait for the device
