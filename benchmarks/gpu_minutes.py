@@ -16,7 +16,7 @@ import re
 from datetime import datetime
 from pathlib import Path
 
-TABLES = ("popgym-fair", "popgym-release", "popgym-best")
+TABLES = ("popgym-fair", "popgym-release", "popgym-best", "popgym-gae")
 PAUSE = 600.0      # seconds without a run's end, or more: another session
 LEAD = 300.0       # seconds by which a session begins before the end of its first run, at most
 

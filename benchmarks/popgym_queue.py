@@ -29,9 +29,9 @@ SEEDS = 5
 
 def find_cells(patterns: list[str]) -> list[TrainTask]:
     """The cells of all POPGym studies whose names match, in the order of the patterns."""
-    protocols = {"fair": popgym_table.MEMORIES, "release": popgym_table.MEMORIES, "best": popgym_table.BEST}
+    protocols = {"fair": popgym_table.MEMORIES, "release": popgym_table.MEMORIES, "best": popgym_table.BEST, "gae": popgym_table.BEST}
     studies = [popgym_table.make(name, seeds=SEEDS, memories=memories) for name, memories in protocols.items()]
-    studies.append(ablation.make(seeds=SEEDS, memories=popgym_table.BEST, tasks=popgym_table.TASKS))
+    studies += [ablation.make(protocol, seeds=SEEDS, memories=popgym_table.BEST, tasks=popgym_table.TASKS) for protocol in ("best", "gae")]
     cells = {task.name: task for study in studies for task in study.runs}
     names = dict.fromkeys(name for pattern in patterns for name in fnmatch.filter(cells, pattern))
     return [cells[name] for name in names]

@@ -1,4 +1,4 @@
-"""How soon the network of popgym-best learns what POPGym's games need, if it is told the right answers.
+"""How soon the network of popgym-gae learns what POPGym's games need, if it is told the right answers.
 
     PYTHONPATH=src python benchmarks/supervised.py shots     # the cells that were shot at so far, as in Battleship-Hard
     PYTHONPATH=src python benchmarks/supervised.py pairs     # where the card lies that fits the one just turned, as in Concentration-Hard
@@ -38,10 +38,10 @@ WIDE = {"head_size": 256}
 SIGNED = {"options": {"normalize_keys": False}}
 TALL = {**LINEAR, **WIDE, "options": {"normalize_keys": False, "key_size": 64}}
 TIED = {**TALL, "options": {**TALL["options"], "tied_start": True}}
-# Changes of popgym-best's network. "options": of its memory; "codes": see the players; "start": scale of the head's first weights.
+# Changes of popgym-gae's network. "options": of its memory; "codes": see the players; "start": scale of the head's first weights.
 CASES: dict[str, dict[str, dict[str, Any]]] = {
     "shots": {
-        "popgym-best": {},
+        "popgym-gae": {},
         "linear output": LINEAR,
         "wide head": WIDE,
         "linear output, wide head": {**LINEAR, **WIDE},
@@ -56,7 +56,7 @@ CASES: dict[str, dict[str, dict[str, Any]]] = {
         "gpt2": {"memory": "gpt2"},
     },
     "pairs": {
-        "popgym-best": {},
+        "popgym-gae": {},
         "128 x 64": TALL,
         "128 x 64, tied start": TIED,
         "128 x 64, no code for cards that lie face down": {**TALL, "codes": "up"},
@@ -153,9 +153,9 @@ def learn(task: str, changes: Mapping[str, Any], updates: int, seed: int) -> dic
     changes = dict(changes)
     options, codes, rewards = changes.pop("options", {}), changes.pop("codes", ""), changes.pop("rewards", False)
     memory, start = changes.pop("memory", "shm"), changes.pop("start", 0.01)
-    usual = make_config("popgym-best", memory=memory)
+    usual = make_config("popgym-gae", memory=memory)
     options = {**usual.network.memory_options, **options}
-    config = make_config("popgym-best", memory=memory, **changes, memory_options=options).network
+    config = make_config("popgym-gae", memory=memory, **changes, memory_options=options).network
     assert isinstance(config, NetworkConfig)
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed + 1)

@@ -50,7 +50,7 @@ def test_codes_of_pairs():
 
 @pytest.mark.parametrize("task", supervised.CASES)
 def test_a_few_updates(task):
-    found = supervised.learn(task, supervised.CASES[task]["popgym-best"], updates=2, seed=0)
+    found = supervised.learn(task, supervised.CASES[task]["popgym-gae"], updates=2, seed=0)
     assert len(found["right"]) == 2
     assert all(0 < share < 1 for share in found["right"])
 

@@ -66,7 +66,8 @@ def test_no_number_where_the_paper_has_none():
 def test_the_protocol_best_is_for_popgym_alone():
     have = [name for name, entry in PAPER.items() if "best" in entry.protocols]
     assert have == ["popgym-table", "calibration", "popgym-ablation", "memory-size", "clipping"]
-    assert all(entry.protocols in (PRESETS, PRESETS[:2], ("best", "small")) for entry in PAPER.values())
+    others = ((*PRESETS, "gae"), ("best", "gae", "best-small", "gae-small"))
+    assert all(entry.protocols in (PRESETS, PRESETS[:2], *others) for entry in PAPER.values())
     study = make_study("popgym-table", protocol="best")
     assert (study.name, len(study.runs)) == ("popgym-table-best", 12 * 10 * 3)
     assert {task.config().preset for task in study.runs[:120]} == {"popgym-best"}
@@ -83,30 +84,40 @@ def test_seeds_without_end_are_refused():
             make()
 
 
-def test_the_ablation_changes_popgym_best():
-    study = make_study("popgym-ablation")
-    assert study.name == "popgym-ablation"
+@pytest.mark.parametrize("protocol", ["best", "gae"])
+def test_the_ablation_has_the_preset_itself(protocol):
+    study = make_study("popgym-ablation", protocol=protocol)
+    assert study.name == ("popgym-ablation" if protocol == "best" else "popgym-ablation-gae")
     assert {task.labels["task"] for task in study.runs} == {title(task) for task in ablation.TASKS}
-    best = make_study("popgym-table", protocol="best", seeds=1)
-    cells = {task.name: task.config() for task in best.runs}
+    table = make_study("popgym-table", protocol=protocol, seeds=1)
+    cells = {task.name: task.config() for task in table.runs}
     shared = [task.name for task in study.runs if cells.get(task.name) == task.config()]
     assert len(shared) == len(ablation.TASKS)      # the preset itself has the records of the table
-    named = {task.labels["memory"]: task.config() for task in study.runs if "BattleshipEasy" in task.name}
+
+
+def test_the_ablation_changes_the_preset():
+    best, named = ({task.labels["memory"]: task.config() for task in make_study("popgym-ablation", protocol=protocol).runs
+                    if "BattleshipEasy" in task.name} for protocol in ("best", "gae"))
+    assert (best["popgym-best"].network.memory_size, best["popgym-best"].network.memory_options["key_size"]) == (256, 64)
+    assert (best["square"].network.memory_size, best["square"].network.memory_options["key_size"]) == (128, 128)
+    for name in ("square", "calibration-none"):
+        assert (best[name].network.memory_options["rotary"], best[name].network.memory_options["normalize_keys"]) == (True, False)
     assert named["gamma-0.5"].algorithm.gamma == named["gamma-0.5"].algorithm.gae_lambda == 0.5
     both = named["actor-gamma-0-signed-keys-linear-output"]
     assert (both.network.memory_options["rotary"], both.network.memory_options["normalize_keys"]) == (True, False)
     assert (both.network.memory_activation, both.algorithm.actor_gamma) == ("none", 0.0)
-    assert named["popgym-best"].network.memory_activation == "relu"
+    assert named["popgym-gae"].network.memory_activation == "relu"
     assert named["separate-actions"].algorithm.joint_actions == "never"
-    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, no-rotary, narrow-input, separate-actions"):
+    with pytest.raises(ValueError, match=r"unknown variant 'x'; choose from popgym-best, narrow-input, separate-actions, fair-batch"):
         make_study("popgym-ablation", variants=["x"])
-    with pytest.raises(ValueError, match="study 'popgym-ablation' has no protocol 'fair', only best and small"):
+    with pytest.raises(ValueError, match="study 'popgym-ablation' has no protocol 'fair', only best and gae and best-small and gae-small"):
         make_study("popgym-ablation", protocol="fair")
 
 
-def test_the_small_ablation_changes_sizes_alone():
-    best, small = (make_study("popgym-ablation", protocol=protocol, budget=0.5) for protocol in ("best", "small"))
-    assert [task.name.replace("popgym-small", "popgym-best") for task in small.runs] == [task.name for task in best.runs]
+@pytest.mark.parametrize("preset", ["best", "gae"])
+def test_the_small_ablation_changes_sizes_alone(preset):
+    best, small = (make_study("popgym-ablation", protocol=protocol, budget=0.5) for protocol in (preset, f"{preset}-small"))
+    assert [task.name.replace("-small", "") for task in small.runs] == [task.name for task in best.runs]
     for a, b in zip(best.runs, small.runs, strict=True):
         a, b = (flatten(to_dict(task.config())) for task in (a, b))
         assert b["total_steps"] == 300_000
@@ -115,26 +126,38 @@ def test_the_small_ablation_changes_sizes_alone():
             "total_steps", "steps_per_iteration", "network.memory_size", "network.memory_output_size", "network.memory_options.key_size"}
 
 
-def test_the_ablation_names_all_that_tells_popgym_best_from_popgym_fair():
+@pytest.mark.parametrize(("preset", "undone"), [("popgym-best", ablation.BEST_UNDONE), ("popgym-gae", ablation.GAE_UNDONE)])
+def test_the_ablation_names_all_that_tells_a_preset_from_popgym_fair(preset, undone):
     def settings(preset, **changes):
         found = to_dict(make_config(preset=preset, env="popgym/BattleshipEasy", memory="shm", **changes))
         return {name: x for name, x in found.items() if name != "preset"}
 
-    def undo(but=None):
-        return {key: value for name, changes in ablation.UNDONE.items() if name != but for key, value in changes.items()}
+    usual = make_config(preset=preset, memory="shm").network.memory_options
 
-    assert settings("popgym-best", **undo()) == settings("popgym-fair")
-    assert all(settings("popgym-best", **undo(but=name)) != settings("popgym-fair") for name in ablation.UNDONE)
+    def undo(but=None):
+        found = {}
+        for changes in (changes for name, changes in undone.items() if name != but):
+            options = changes.get(ablation.OPTIONS, {})
+            changed = {name: x for name, x in options.items() if usual[name] != x}
+            found |= {**changes, ablation.OPTIONS: {**found.get(ablation.OPTIONS, {}), **changed}}
+        return {**found, ablation.OPTIONS: {**usual, **found[ablation.OPTIONS]}}
+
+    assert settings(preset, **undo()) == settings("popgym-fair")
+    assert all(settings(preset, **undo(but=name)) != settings("popgym-fair") for name in undone)
 
 
 def test_records_fit_their_studies():
     """What was measured is not repeated, and a change of a preset that would make records unusable is noticed."""
     folder = Path(__file__).parents[2] / "docs" / "results"
     memories = sorted({*MEMORIES, *BEST})
-    studies = [make_study("popgym-table", protocol=protocol, memories=memories, seeds=3) for protocol in ("fair", "release", "best")]
-    studies.append(make_study("popgym-ablation", tasks=TASKS, memories=BEST, seeds=2))
+    studies = [make_study("popgym-table", protocol=protocol, memories=memories, seeds=5)
+               for protocol in ("fair", "release", "best", "gae")]
+    studies += [make_study("popgym-ablation", protocol=protocol, tasks=TASKS, memories=BEST, seeds=5)
+                for protocol in ("best", "gae", "best-small", "gae-small")]
     found = {task.name: task for study in studies for task in study.runs if (folder / f"{task.name}.json").exists()}
-    assert len(found) >= 310
+    for preset, own in (("fair", 10), ("release", 10), ("best", 0), ("gae", 0)):      # runs with settings of their own, in no study
+        names = {path.stem for path in folder.glob(f"popgym-{preset}-*.json")}
+        assert len(names - set(found)) <= own, sorted(names - set(found))
     misfits = {name: misfit(read_record(folder / f"{name}.json"), task.config()) for name, task in found.items()}
     assert misfits == dict.fromkeys(found, "")
 

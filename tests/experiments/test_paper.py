@@ -28,10 +28,10 @@ def test_quick(name, tmp_path, capsys):
 def test_chosen_variants(tmp_path, capsys):
     """Records of this repository are taken over: nothing is trained."""
     records, out = Path(__file__).parents[2] / "docs" / "results", tmp_path / "study"
-    chosen = ["popgym-best", "actor-gamma-0-joint-previous-action"]
-    assert main(["paper", "popgym-ablation", "--variants", *chosen, "--tasks", "BattleshipEasy", "--records", str(records), "--out",
+    chosen = ["popgym-best", "actor-init-0.01"]
+    assert main(["paper", "popgym-ablation", "--variants", *chosen, "--tasks", "BattleshipMedium", "--records", str(records), "--out",
                  str(out), "--plain", "--no-report"]) == 0, capsys.readouterr()
     assert sorted(path.stem for path in (out / "records").iterdir()) == [
-        "popgym-best-BattleshipEasy-shm-0", "popgym-best-actor-gamma-0-joint-previous-action-BattleshipEasy-shm-0"]
+        "popgym-best-BattleshipMedium-shm-0", "popgym-best-actor-init-0.01-BattleshipMedium-shm-0"]
     assert main(["paper", "popgym-table", "--variants", *chosen]) == 2
     assert "study 'popgym-table' has no option 'variants'" in capsys.readouterr().err

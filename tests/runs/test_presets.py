@@ -11,29 +11,41 @@ from hadamem.runs.presets import PRESETS
 MEMORY = ("network.memory", "network.memory_size", "network.memory_output_size", "network.memory_options")
 
 
-def test_popgym_best():
-    """Settings of PPO, the same for all memories, and one option of SHM."""
-    flat = {memory: to_flat(make_config("popgym-best", memory=memory)) for memory in BEST}
+GAE_SETTINGS = {
+    "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128, "ppo.learning_rate": 5e-4,
+    "ppo.lr_schedule": "linear", "ppo.gae_lambda": 0.3, "ppo.num_epochs": 8, "ppo.clip_range": 0.2, "ppo.target_kl": 0.02,
+    "ppo.min_kl_coef": 0.05, "ppo.vf_loss_clip": None, "ppo.normalize_values": True, "ppo.ent_coef": 0.02, "ppo.joint_actions": "auto",
+}
+BEST_SETTINGS = {
+    **GAE_SETTINGS, "ppo.actor_gamma": 0.0, "joint_previous_action": True, "network.memory_activation": "none", "network.head_size": 256,
+    "network.actor_init": 0.1, "network.memory_size": 256,
+}
+
+
+@pytest.mark.parametrize(("preset", "expected", "shm"), [
+    ("popgym-best", BEST_SETTINGS, {"rotary": True, "normalize_keys": False, "key_size": 64}),
+    ("popgym-gae", GAE_SETTINGS, {"rotary": True}),
+])
+def test_tuned_presets(preset, expected, shm):
+    """Settings of PPO and the network, the same for all memories, and some options of SHM."""
+    flat = {memory: to_flat(make_config(preset, memory=memory)) for memory in BEST}
     fair = to_flat(make_config("popgym-fair"))
     for memory, values in flat.items():
         assert {name for name in values if values[name] != flat["gru"][name]} <= {*MEMORY}, memory
     options, usual = (values.pop("network.memory_options") for values in (flat["shm"], fair))
-    assert options == {**usual, "rotary": True}
+    assert options == {**usual, **shm}
     changed = {name: x for name, x in flat["shm"].items() if x != fair[name]}
-    assert changed == {
-        "preset": "popgym-best", "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128,
-        "ppo.learning_rate": 5e-4, "ppo.lr_schedule": "linear", "ppo.gae_lambda": 0.3, "ppo.num_epochs": 8,
-        "ppo.clip_range": 0.2, "ppo.target_kl": 0.02, "ppo.min_kl_coef": 0.05, "ppo.vf_loss_clip": None, "ppo.normalize_values": True,
-        "ppo.ent_coef": 0.02, "ppo.joint_actions": "auto",
-    }
-    assert [flat[memory]["network.memory_size"] for memory in ("shm", "gru", "lstm")] == [128, 256, 256]
+    assert changed == {"preset": preset, **expected}
+    size = 256 if preset == "popgym-best" else 128      # 256 x 64 and 128 x 128
+    assert [flat[memory]["network.memory_size"] for memory in ("shm", "gru", "lstm")] == [size, 256, 256]
     assert flat["shm"]["network.memory_output_size"] == 1024
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_window_of_popgym_best_covers_every_episode(task):
-    window = make_config("popgym-best", memory="gpt2").network.memory_options["window"]
-    assert envs.make(f"popgym/{task}", num_envs=1).episode_steps <= window
+def test_the_window_of_gpt2_covers_every_episode(task):
+    steps = envs.make(f"popgym/{task}", num_envs=1).episode_steps
+    for preset in ("popgym-best", "popgym-gae"):
+        assert steps <= make_config(preset, memory="gpt2").network.memory_options["window"]
 
 
 ROTARY = {"rotary": True, "rotary_gain": 0.1}

@@ -533,7 +533,7 @@ def test_options_are_added_to_those_of_the_preset_that_is_named():
     """And not to those of the default preset, which has others."""
     usual = make_config("default", memory="shm", memory_size=KEYWORDS["memory_size"]).network.memory_options
     assert usual["rotary_gain"] == 0.1
-    memory = options_of("TMaze", "shm", preset="popgym-best", memory_options={"normalize_keys": False})[1]
+    memory = options_of("TMaze", "shm", preset="popgym-gae", memory_options={"normalize_keys": False})[1]
     assert (memory["rotary"], memory["rotary_gain"], memory["normalize_keys"]) == (True, None, False)
     assert options_of("TMaze", "shm", preset="popgym-fair", memory_options={"clip": 10.0})[1]["rotary"] is False
     assert options_of("TMaze", "shm", memory_options={"clip": 10.0})[1] == {**usual, "clip": 10.0}

@@ -19,13 +19,14 @@ class Entry(NamedTuple):
 
 
 PRESETS = ("fair", "release", "best")      # popgym-fair and so on
-PROTOCOLS = (*PRESETS, "small")
+PROTOCOLS = (*PRESETS, "gae", "best-small", "gae-small")
 PAPER = {
-    "popgym-table": Entry("popgym_table", "Table 2: POPGym returns of 12 tasks and every memory", True, PRESETS),
+    "popgym-table": Entry("popgym_table", "Table 2: POPGym returns of 12 tasks and every memory", True, (*PRESETS, "gae")),
     "meta-rl": Entry("meta_rl", "Wind and Point Robot: success on tasks that were not trained on", True),
     "credit": Entry("credit", "Visual Match and Key-to-Door: success after 250 and 500 distracting steps", True),
     "calibration": Entry("calibration", "six calibrations and ours on Autoencode-Easy", True, PRESETS),
-    "popgym-ablation": Entry("ablation", "what the settings of the preset popgym-best are worth", True, ("best", "small")),
+    "popgym-ablation": Entry("ablation", "what the settings of the presets popgym-best and popgym-gae are worth", True,
+                             ("best", "gae", "best-small", "gae-small")),
     "memory-size": Entry("memory_size", "returns for memories from 24 x 24 to 512 x 512", True, PRESETS),
     "clipping": Entry("clipping", "gradient clipping, the remedy for instability that the paper names", True, PRESETS),
     "vanishing": Entry("vanishing", "products of calibrations over 100 episodes", False),

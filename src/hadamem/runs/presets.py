@@ -60,6 +60,13 @@ TUNED_PPO = {
     "ppo.min_kl_coef": 0.05, "ppo.vf_loss_clip": None, "ppo.normalize_values": True, "ppo.ent_coef": 0.003,
 }
 
+# What popgym-best and popgym-gae share: the paper's steps, other settings of PPO, a wider input of the memory, a shot in Battleship as one choice.
+POPGYM_TUNED = {
+    **POPGYM, **TUNED_PPO, "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128, "ppo.num_minibatches": 8,
+    "ppo.learning_rate": 5e-4, "ppo.joint_actions": "auto", "ppo.gae_lambda": 0.3, "ppo.ent_coef": 0.02,
+}
+POPGYM_WINDOW = {"network.memory_options": {"window": POPGYM_LONGEST}}
+
 SAC_STEPS = {"max_num_steps": 1024, "compile": True, "sac.learning_rate": 3e-4, "sac.tau": 0.005, "network.hidden_sizes": (128, 128)}
 
 
@@ -146,12 +153,18 @@ PRESETS: dict[str, Preset] = {
          "ppo.max_grad_norm": None, "ppo.reshuffle": False},
         {**POPGYM_SIZES, **{name: {**POPGYM_SIZES[name], "network.time_encoding": "sine"} for name in SHM_NAMES}},
     ),
-    # The same tasks, steps and memories with other settings of PPO, a wider input of the memory, and shots in Battleship as one choice.
+    # The same tasks and steps with settings that were chosen for them: the actor learns from the reward of each step alone.
     "popgym-best": Preset(
-        {**POPGYM, **TUNED_PPO, "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128,
-         "ppo.num_minibatches": 8, "ppo.learning_rate": 5e-4, "ppo.joint_actions": "auto", "ppo.gae_lambda": 0.3, "ppo.ent_coef": 0.02},
-        {**POPGYM_SIZES, "shm": {**POPGYM_SIZES["shm"], "network.memory_options": {"rotary": True}},
-         "gpt2": {"network.memory_options": {"window": POPGYM_LONGEST}}},
+        {**POPGYM_TUNED, "ppo.actor_gamma": 0.0, "joint_previous_action": True, "network.memory_activation": "none",
+         "network.head_size": 256, "network.actor_init": 0.1},
+        {**POPGYM_SIZES, "gpt2": POPGYM_WINDOW,
+         "shm": {**POPGYM_SIZES["shm"], "network.memory_size": 256,      # 256 x 64 has as many numbers as 128 x 128
+                 "network.memory_options": {"rotary": True, "normalize_keys": False, "key_size": 64}}},
+    ),
+    # What it came from: the actor learns from generalized advantages (GAE), which also count what is paid for later.
+    "popgym-gae": Preset(
+        POPGYM_TUNED,
+        {**POPGYM_SIZES, "gpt2": POPGYM_WINDOW, "shm": {**POPGYM_SIZES["shm"], "network.memory_options": {"rotary": True}}},
     ),
     # The SAC experiments of the paper: with equal terms for all memories (the plain name means the same), and as released.
     **{f"{name}{form}": make(task, size, form == "-release") for name, (make, task, size) in SAC_PRESETS.items()

@@ -22,6 +22,7 @@ VARIANTS = {
     "exp: no drift (ours)": ("shm", {"calibration": "exp"}),
     "drift: learned (ours)": ("shm", {"calibration": "drift"}),
 }
+KEPT = ("rotary", "normalize_keys")      # options of the preset popgym-best
 QUICK = ("C = 1", "random theta (the paper's SHM)", "shm (default)")
 
 
@@ -37,7 +38,8 @@ def make(protocol: str = "fair", quick: bool = False, budget: float = 1.0, seeds
                 continue
             settings = run_settings(f"popgym-{protocol}", task, memory, seed, quick, budget)
             size = {} if quick else {"network.memory_size": 72}
-            chosen = {"rotary": make_config(**settings).network.memory_options["rotary"], **options} if protocol == "best" else options
+            usual = make_config(**settings).network.memory_options if protocol == "best" else {}
+            chosen = {**{name: usual[name] for name in KEPT if name in usual}, **options}
             runs.append(TrainTask(f"{protocol}-{task}-calibration-{number}-{seed}", {"task": title(task), "memory": label},
                                   {**settings, **size, "network.memory_options": chosen}))
     return Study("calibration", "Calibrations", runs, __doc__ or "", "return", 100.0, sections=run_sections)

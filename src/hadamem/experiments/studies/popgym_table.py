@@ -1,4 +1,4 @@
-"""POPGym returns: 12 tasks, every memory, under the fair or the released protocol, or with the preset popgym-best."""
+"""POPGym returns: 12 tasks, every memory, under the fair or the released protocol, or with the presets popgym-best and popgym-gae."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ LEVELS = ("Easy", "Medium", "Hard")
 GAMES = ("Autoencode", "Battleship", "Concentration", "RepeatPrevious")
 TASKS = tuple(f"{game}{level}" for game in GAMES for level in LEVELS)
 MEMORIES = ("shm", "shm-paper", "shm-release", "gru", "ffm", "none")
-BEST = ("shm", "gru", "lstm", "ffm", "linear_attention", "fwp", "mlstm", "s6", "gpt2", "none")      # memories of protocol "best"
+BEST = ("shm", "gru", "lstm", "ffm", "linear_attention", "fwp", "mlstm", "s6", "gpt2", "none")      # memories of TUNED
+TUNED = ("best", "gae")      # protocols whose presets do not follow the paper
 QUICK = ("RepeatPreviousEasy", "AutoencodeEasy")
 
 
@@ -23,7 +24,7 @@ def make(protocol: str = "fair", quick: bool = False, budget: float = 1.0, seeds
     unknown = [task for task in chosen if task not in TASKS]
     if unknown:
         raise ValueError(f"unknown task {unknown[0]!r}; choose from {', '.join(TASKS)}")
-    memories = tuple(memories) or (("shm", "gru") if quick else BEST if protocol == "best" else MEMORIES)
+    memories = tuple(memories) or (("shm", "gru") if quick else BEST if protocol in TUNED else MEMORIES)
     preset = f"popgym-{protocol}"
     runs = [TrainTask(f"{preset}-{task}-{memory}-{seed}", {"task": title(task), "memory": memory},
                       run_settings(preset, task, memory, seed, quick, budget))
@@ -33,8 +34,9 @@ def make(protocol: str = "fair", quick: bool = False, budget: float = 1.0, seeds
 
 def run_settings(preset: str, task: str, memory: str, seed: int, quick: bool, budget: float) -> dict[str, Any]:
     """Settings of one cell."""
-    # The window of the runs so far; popgym-best has its own.
-    window = {"network.memory_options": {"window": 128}} if memory == "gpt2" and preset != "popgym-best" else {}
+    # The window of the runs so far; the presets of TUNED have their own.
+    own = preset in [f"popgym-{protocol}" for protocol in TUNED]
+    window = {"network.memory_options": {"window": 128}} if memory == "gpt2" and not own else {}
     settings = {"preset": preset, "env": f"popgym/{task}", "memory": memory, "seed": seed, "log": (), **window}
     return {**settings, **QUICK_PPO} if quick else scale_steps(settings, budget)
 
