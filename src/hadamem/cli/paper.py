@@ -17,7 +17,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--quick", action="store_true", help="a small version of everything, on a CPU in minutes: shows that it works, not what is learned")
     add("--protocol", choices=PROTOCOLS, help="fair: equal terms for all memories (default, if the study has it); release: as published; "
-        "best, gae: the presets popgym-best and popgym-gae (POPGym studies alone); best-small, gae-small: the same in minutes on a CPU (popgym-ablation)")
+        "best, gae: the presets popgym-best and popgym-gae (POPGym studies alone); "
+        "best-small, gae-small: the same in minutes on a CPU (popgym-ablation)")
     add("--budget", type=float, default=1.0, metavar="X", help="X times the env steps, or lengths and repeats (default: 1)")
     add("--seeds", type=int, metavar="N", help="runs per cell (default: as many as the paper has)")
     add("--memories", nargs="+", metavar="NAME", help="only these memories")

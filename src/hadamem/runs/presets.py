@@ -60,7 +60,8 @@ TUNED_PPO = {
     "ppo.min_kl_coef": 0.05, "ppo.vf_loss_clip": None, "ppo.normalize_values": True, "ppo.ent_coef": 0.003,
 }
 
-# What popgym-best and popgym-gae share: the paper's steps, other settings of PPO, a wider input of the memory, a shot in Battleship as one choice.
+# What popgym-best and popgym-gae share: the steps of the paper, other settings of PPO, a wider input of the memory, a shot in Battleship as
+# one choice.
 POPGYM_TUNED = {
     **POPGYM, **TUNED_PPO, "steps_per_iteration": 16_384, "network.encoder_size": 256, "network.layer_size": 128, "ppo.num_minibatches": 8,
     "ppo.learning_rate": 5e-4, "ppo.joint_actions": "auto", "ppo.gae_lambda": 0.3, "ppo.ent_coef": 0.02,
