@@ -37,17 +37,17 @@ ROOT = Path(__file__).parents[1]
 RECORDS, FIGURE = ROOT / "docs" / "results", ROOT / "docs" / "figures" / "popgym-best.png"
 PAGES = {      # and the tables on each
     ROOT / "README.md": ("averages",),
-    ROOT / "docs" / "results.md": ("popgym-fair", "popgym-release", "popgym-best", "aggregates", "settings", "calibrations",
-                                   "short-horizon", "small", "players", "gpu-minutes"),
+    ROOT / "docs" / "results.md": ("popgym-fair", "popgym-release", "popgym-best", "popgym-gae", "aggregates", "settings", "calibrations",
+                                   "short-horizon", "small", "undone", "players", "gpu-minutes"),
 }
 AVERAGED = ("shm", "gpt2", "linear_attention", "ffm", "gru", "none")
-SHOWN = ("shm", "gpt2", "linear_attention", "gru", "none")      # in the figure
+SHOWN = ("shm", "gpt2", "linear_attention", "ffm", "gru", "none")      # in the figure
 SEEDS = 5      # more than any cell has
 BLOCK = re.compile(r"(?<=<!-- )(?P<name>[a-z-]+)(?P<about>: made by [^\n]*-->\n).*?(?=<!-- end -->)", re.DOTALL)
 
-# The variants of popgym-ablation, in the words of the page.
-SETTINGS = {
-    "popgym-best": "`popgym-best`",
+# The variants of popgym-ablation, in the words of the page, by protocol.
+SETTINGS = {"gae": {
+    "popgym-gae": "`popgym-gae`",
     "fair-lambda": "lambda 1 instead of 0.3",
     "no-rotary": "no rotary rows",
     "fair-lr": "learning rate of 5e-5, constant, instead of 5e-4 falling to 0",
@@ -55,9 +55,9 @@ SETTINGS = {
     "fair-limits": "clip 0.3 instead of 0.2, KL target 0.01 instead of 0.02 and no floor, value errors cut at 10 and not scaled",
     "fair-entropy": "no entropy bonus instead of 0.02",
     "narrow-input": "input of the memory 64 wide instead of 128",
-}
-CALIBRATIONS = {
-    "popgym-best": "`popgym-best`: rotary rows, C from the first row of theta",
+}}
+CALIBRATIONS = {"gae": {
+    "popgym-gae": "`popgym-gae`: rotary rows, C from the first row of theta",
     "calibration-none": "C = 1 (`calibration=\"none\"`)",
     "rows-per-step": "a random row at every step",
     "neural-theta": "theta from a network",
@@ -66,41 +66,54 @@ CALIBRATIONS = {
     "no-rotary-calibration-none": "no rotary rows, C = 1",
     "no-rotary-rows-per-step": "no rotary rows, a random row at every step",
     "rows-per-episode": "no rotary rows, a random row for each episode",
-}
+}}
 HORIZONS = {
-    "popgym-best": "popgym-best",
     "actor-gamma-0-joint-previous-action": "short horizon",
     "actor-gamma-0-soft-keys": "short horizon and soft keys",
 }
-TALL = {"tall": "tall"}
 SMALL = {
-    "popgym-best": "`popgym-best`",
-    "linear-output": "`popgym-best`, linear output",
-    "signed-keys-linear-output": "`popgym-best`, signed keys, linear output",
-    "actor-gamma-0-joint-previous-action": "short horizon",
-    "actor-gamma-0-linear-output": "short horizon, linear output",
-    "actor-gamma-0-soft-keys-linear-output": "short horizon, soft keys, linear output",
-    "actor-gamma-0-signed-keys": "short horizon, signed keys",
-    "actor-gamma-0-signed-keys-linear-output": "short horizon, signed keys, linear output",
-    "actor-gamma-0-signed-keys-linear-output-wide-head": "short horizon, signed keys, linear output, wide head",
-    "tall": "tall: the same and 128 x 64",
-    "tall-tied": "tall, queries that start as keys",
-    "tall-actor-init-0.1": "tall, an actor that starts at 0.1",
+    "gae-small": {
+        "popgym-gae": "`popgym-gae`",
+        "linear-output": "`popgym-gae`, linear output",
+        "signed-keys-linear-output": "`popgym-gae`, signed keys, linear output",
+        "actor-gamma-0-joint-previous-action": "short horizon",
+        "actor-gamma-0-linear-output": "short horizon, linear output",
+        "actor-gamma-0-soft-keys-linear-output": "short horizon, soft keys, linear output",
+        "actor-gamma-0-signed-keys": "short horizon, signed keys",
+        "actor-gamma-0-signed-keys-linear-output": "short horizon, signed keys, linear output",
+        "actor-gamma-0-signed-keys-linear-output-wide-head": "short horizon, signed keys, linear output, wide head",
+    },
+    "best-small": {
+        "tied-actor-init-0.01": "the same, 128 x 64, and queries that start as keys",
+        "actor-init-0.01": "the same, 128 x 64",
+        "popgym-best": "`popgym-best`: the same, 128 x 64, and an actor that starts at 0.1",
+    },
 }
+UNDONE = {"best-small": {
+    "popgym-best": "`popgym-best`",
+    "gae": "generalized advantages instead of a short horizon",
+    "relu-output": "relu behind the memory",
+    "narrow-head": "head of 64 instead of 256",
+    "actor-init-0.01": "an actor that starts at 0.01 instead of 0.1",
+    "square": "64 x 64 instead of 128 x 64",
+    "relu-keys": "keys and queries through relu instead of signed ones",
+    "no-rotary": "no rotary rows",
+    "calibration-none": "C = 1 (`calibration=\"none\"`)",
+}}
 
 
 def make_tables() -> dict[str, str]:
     """Every table as Markdown."""
-    tables = {"averages": averages(), **{f"popgym-{protocol}": popgym(protocol) for protocol in ("fair", "release", "best")}}
-    tables |= {"aggregates": aggregates(), "short-horizon": compared(HORIZONS, ("shm", "gpt2", "linear_attention"))}
-    return tables | {"settings": changed(SETTINGS), "calibrations": changed(CALIBRATIONS), "small": changed(SMALL, "small"),
-                     "players": players(), "gpu-minutes": minutes()}
+    tables = {"averages": averages(), **{f"popgym-{protocol}": popgym(protocol) for protocol in ("fair", "release", "best", "gae")}}
+    tables |= {"aggregates": aggregates(), "short-horizon": compared()}
+    found = {"settings": SETTINGS, "calibrations": CALIBRATIONS, "small": SMALL, "undone": UNDONE}
+    return tables | {name: changed(variants) for name, variants in found.items()} | {"players": players(), "gpu-minutes": minutes()}
 
 
 def averages() -> str:
-    """The last rows of both tables, and what the paper reports."""
+    """The last rows of three tables, and what the paper reports."""
     rows = []
-    for protocol, name in (("fair", "the paper's settings"), ("best", "`popgym-best`")):
+    for protocol, name in (("fair", "the paper's settings"), ("gae", "`popgym-gae`"), ("best", "`popgym-best`")):
         table = scores(popgym_table.make(protocol, seeds=SEEDS, memories=AVERAGED))
         rows.append([name, *(replace(cell, paper=None) for cell in table.rows[-1][1:])])
     reported = [Cell(paper.POPGYM_AVERAGES.get(memory)) for memory in AVERAGED]
@@ -109,22 +122,25 @@ def averages() -> str:
 
 def popgym(protocol: str) -> str:
     """Tasks down, memories to the right, the average last."""
-    memories = popgym_table.BEST if protocol == "best" else popgym_table.MEMORIES
+    memories = popgym_table.BEST if protocol in popgym_table.TUNED else popgym_table.MEMORIES
     return markdown(without_gaps(scores(popgym_table.make(protocol, seeds=SEEDS, memories=memories))), best=True)
 
 
 def aggregates() -> str:
     """Presets and memories down; two averages over the 12 tasks to the right, with intervals where every task has two seeds."""
     rows: list[list[Any]] = []
-    for protocol in ("fair", "best"):
-        memories = popgym_table.BEST if protocol == "best" else popgym_table.MEMORIES
+    for protocol in ("fair", "best", "gae"):
+        memories = popgym_table.BEST if protocol in popgym_table.TUNED else popgym_table.MEMORIES
         cells = results_of(popgym_table.make(protocol, seeds=SEEDS, memories=memories)).cells("task", "memory")
         for memory in memories:
             runs = [cells[popgym_table.title(task), memory] for task in popgym_table.TASKS]
             values = [[100 * record["final"]["return"] for record in records] for records in runs]
+            if not all(values):
+                continue
             fewest, most = (count(len(found) for found in values) for count in (min, max))
+            equal = [found[:fewest] for found in values]      # a mean over runs would count tasks with more seeds twice
             rows.append([f"`popgym-{protocol}`", memory, fewest if fewest == most else f"{fewest} to {most}",
-                         *(with_interval(values, average) for average in (task_mean, iqm))])
+                         with_interval(values, task_mean), with_interval(equal, iqm)])
     return markdown(Table("aggregates", "", ["preset", "memory", "seeds", "mean", "interquartile mean"], rows), verbatim=(0,))
 
 
@@ -134,39 +150,52 @@ def with_interval(values: Sequence[Sequence[float]], average: Callable[[Any], fl
     return f"{average(scores):.1f}" + ("" if interval is None else " [{:.1f}, {:.1f}]".format(*interval))
 
 
-def compared(variants: Mapping[str, str], memories: Sequence[str]) -> str:
-    """Tasks down, and for each memory a column for every variant with results. variants: by name, in the words of the page."""
-    table = without_gaps(scores(ablation.make(seeds=SEEDS, memories=memories, tasks=popgym_table.TASKS, variants=tuple(variants))))
-    heads = {f"{variant}, {memory}": f"{memory}, {words}" for memory in memories for variant, words in variants.items()}
-    order = [table.columns.index(name) for name in heads if name in table.columns]
-    return markdown(replace(table, columns=[table.columns[0], *(heads[table.columns[i]] for i in order)],
-                            rows=[[row[0], *(row[i] for i in order)] for row in table.rows]))
+def compared(memories: Sequence[str] = ("shm", "gpt2")) -> str:
+    """Tasks down; to the right the steps from popgym-gae to popgym-best for each memory."""
+    short, tasks = next(iter(HORIZONS)), popgym_table.TASKS
+    steps = [(popgym_table.make("gae", seeds=SEEDS, memories=memories), "{}", "popgym-gae"),
+             (ablation.make("gae", seeds=SEEDS, memories=memories, tasks=tasks, variants=[short]), f"{short}, {{}}", "short horizon"),
+             (popgym_table.make("best", seeds=SEEDS, memories=memories), "{}", "popgym-best")]
+    tables = [scores(study) for study, _, _ in steps]
+    columns, rows = ["task"], [[row[0]] for row in tables[0].rows]
+    for memory in memories:
+        for table, (_, label, words) in zip(tables, steps, strict=True):
+            columns.append(f"{memory}, {words}")
+            at = table.columns.index(label.format(memory))
+            for row, found in zip(rows, table.rows, strict=True):
+                row.append(replace(cell, paper=None) if isinstance(cell := found[at], Cell) else cell)
+    return markdown(Table("compared", "", columns, rows))
 
 
-def changed(names: Mapping[str, str], protocol: str = "best") -> str:
-    """Variants of popgym-best with `shm` down, tasks to the right."""
-    table = scores(ablation.make(protocol, seeds=SEEDS, variants=tuple(names)))
-    kept = [row for row in without_gaps(table).rows if row[0] != "average"]
-    rows = [[words, *(row[table.columns.index(name)] for row in kept)] for name, words in names.items()]
-    return markdown(Table(table.name, table.title, ["", *(str(row[0]) for row in kept)], rows), verbatim=(0,))
+def changed(names: Mapping[str, Mapping[str, str]]) -> str:
+    """Variants of popgym-ablation with `shm` down, tasks to the right. names: by protocol and variant, in the words of the page."""
+    columns, rows = [popgym_table.title(task) for task in ablation.TASKS], []
+    for protocol, variants in names.items():
+        table = scores(ablation.make(protocol, seeds=SEEDS, variants=tuple(variants)))
+        found = {str(row[0]): row for row in table.rows}
+        rows += [[words, *(found[task][table.columns.index(name)] for task in columns)] for name, words in variants.items()]
+    return markdown(Table("changed", "", ["", *columns], rows), verbatim=(0,))
 
 
 def players() -> str:
-    """Tasks down; to the right players that learn nothing, and the best agent of popgym-best, with a short horizon or of tall."""
-    variants = {**HORIZONS, **TALL}
+    """Tasks down; to the right players that learn nothing, and the best agent of popgym-best, of popgym-gae or with a short horizon."""
     returns = json.loads(popgym_players.OUT.read_text(encoding="utf-8"))["returns"]
-    cells = results_of(popgym_table.make("best", seeds=SEEDS, memories=popgym_table.BEST)).cells("task", "memory")
-    study = ablation.make(seeds=SEEDS, memories=popgym_table.BEST, tasks=popgym_table.TASKS, variants=tuple(variants)[1:])
+    cells = {}
+    for preset in popgym_table.TUNED:
+        study = popgym_table.make(preset, seeds=SEEDS, memories=popgym_table.BEST)
+        found = results_of(study).cells("task", "memory")
+        cells |= {(task, f"{memory}, popgym-{preset}"): records for (task, memory), records in found.items()}
+    study = ablation.make("gae", seeds=SEEDS, memories=popgym_table.BEST, tasks=popgym_table.TASKS, variants=tuple(HORIZONS))
     for (task, label), records in results_of(study).cells("task", "memory").items():
         variant, memory = label.split(", ")
-        cells[task, f"{memory}, {variants[variant]}"] = records
+        cells[task, f"{memory}, {HORIZONS[variant]}"] = records
     means = {key: float(np.mean([100 * record["final"]["return"] for record in records])) for key, records in cells.items() if records}
     rows: list[list[Any]] = []
     for name, scores in returns.items():
         task = popgym_table.title(name)
-        found = {label: mean for (where, label), mean in means.items() if where == task}
-        best = max(found, key=found.__getitem__)
-        rows.append([task, *(f"{100 * scores[player]['mean']:.1f}" for player in popgym_players.PLAYERS), f"{found[best]:.1f} ({best})"])
+        here = {label: mean for (where, label), mean in means.items() if where == task}
+        best = max(here, key=here.__getitem__)
+        rows.append([task, *(f"{100 * scores[player]['mean']:.1f}" for player in popgym_players.PLAYERS), f"{here[best]:.1f} ({best})"])
     average = [np.mean([float(str(row[i]).split()[0]) for row in rows]) for i in range(1, 5)]
     rows.append(["average", *(f"{mean:.1f}" for mean in average)])
     return markdown(Table("players", "", ["task", *popgym_players.PLAYERS, "best agent here"], rows))
@@ -223,6 +252,8 @@ def draw(path: Path = FIGURE) -> None:
         style_axes(ax, labelsize=9)
         ax.set_title(task, fontsize=10, loc="left")
         for memory in SHOWN:
+            if not cells[task, memory]:
+                continue
             found = band(results.curves(cells[task, memory]), 150, smooth=5)
             ax.plot(found.steps / 1e6, found.middle, color=styles[memory].colour, linewidth=1.6, label=memory)
         value = paper.find(task, "shm")
