@@ -255,7 +255,9 @@ def draw(path: Path = FIGURE) -> None:
             if not cells[task, memory]:
                 continue
             found = band(results.curves(cells[task, memory]), 150, smooth=5)
-            ax.plot(found.steps / 1e6, found.middle, color=styles[memory].colour, linewidth=1.6, label=memory)
+            line, = ax.plot(found.steps / 1e6, found.middle, color=styles[memory].colour, linewidth=1.6, label=memory)
+            if styles[memory].hollow:      # linear attention and FFM are both green
+                line.set_dashes((5, 1.2))
         value = paper.find(task, "shm")
         if value is not None:
             ax.axhline(value, color=REFERENCES[0], linewidth=1, dashes=(4, 3), label="the paper's SHM")
