@@ -1,4 +1,4 @@
-"""What players that learn nothing reach on the POPGym tasks of the paper: random actions, the step number alone, a perfect memory.
+"""What players that learn nothing reach on the POPGym tasks of the paper: random actions, good play without memory, a perfect memory.
 
     PYTHONPATH=src python benchmarks/popgym_players.py [--out docs/measurements/popgym-players.json] [--episodes 2000]
 
@@ -37,16 +37,34 @@ class RandomPlayer:
 
 
 class SweepPlayer:
-    """Needs the number of the step alone: one cell of the board, or one card, after the other."""
+    """Battleship: shoots at one cell after the other, for which the number of the step is enough."""
 
     def __init__(self, env: Any):
-        self.env = env
+        self.n, self.size = env.num_envs, env.board_size
 
     def act(self, t: int, obs: Any) -> np.ndarray:
-        n, space = self.env.num_envs, self.env.single_action_space
-        if hasattr(space, "nvec"):
-            return np.tile(np.stack(divmod(t % math.prod(space.nvec), space.nvec[1])), (n, 1))
-        return np.full(n, t % space.n)
+        return np.tile(np.stack(divmod(t % self.size ** 2, self.size)), (self.n, 1))
+
+
+class BoardPlayer:
+    """Concentration: turns a card at random among those that lie face down on the board that it sees."""
+
+    def __init__(self, env: Any):
+        self.face_down, self.rng = env.face_down, np.random.default_rng(0)
+
+    def act(self, t: int, obs: Any) -> np.ndarray:
+        obs = obs.numpy()
+        return np.where(obs == self.face_down, self.rng.random(obs.shape), -1.0).argmax(1)
+
+
+class EchoPlayer:
+    """RepeatPrevious and Autoencode: answers with the card that it sees."""
+
+    def __init__(self, env: Any):
+        pass
+
+    def act(self, t: int, obs: Any) -> np.ndarray:
+        return (obs[1] if isinstance(obs, tuple) else obs).numpy()
 
 
 class RecallPlayer:
@@ -137,20 +155,22 @@ class HuntPlayer:
         return np.stack(np.divmod(self.last, self.size), 1)
 
 
-def perfect_player(env: Any, task: str) -> Any:
-    kinds = {"Battleship": HuntPlayer, "Concentration": PairsPlayer}
-    return next((kind for game, kind in kinds.items() if task.startswith(game)), RecallPlayer)(env)
+# By game; the last is for the others.
+WITHOUT_MEMORY = {"Battleship": SweepPlayer, "Concentration": BoardPlayer, "": EchoPlayer}
+PERFECT_MEMORY = {"Battleship": HuntPlayer, "Concentration": PairsPlayer, "": RecallPlayer}
+PLAYERS: dict[str, dict[str, Any]] = {"random": {"": RandomPlayer}, "no memory": WITHOUT_MEMORY, "perfect memory": PERFECT_MEMORY}
 
 
-PLAYERS = {"random": lambda env, task: RandomPlayer(env), "step number": lambda env, task: SweepPlayer(env),
-           "perfect memory": perfect_player}
+def make_player(player: str, env: Any, task: str) -> Any:
+    """A player of PLAYERS for the envs of a task."""
+    return next(kind for game, kind in PLAYERS[player].items() if task.startswith(game))(env)
 
 
 def play(task: str, player: str, episodes: int) -> np.ndarray:
     """The returns of that many episodes."""
     env = envs.make(f"popgym/{task}", num_envs=episodes, seed=0, autoreset_mode="disabled")
     obs, _ = env.reset()
-    chosen = PLAYERS[player](env, task)
+    chosen = make_player(player, env, task)
     alive, returns, t = np.ones(episodes, bool), np.zeros(episodes), 0
     while alive.any():
         obs, reward, terminated, truncated, _ = env.step(chosen.act(t, obs))

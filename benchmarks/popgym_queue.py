@@ -1,6 +1,6 @@
 """Train cells of the POPGym studies in the order given, many at once, for a limited time on one GPU.
 
-    PYTHONPATH=src python benchmarks/popgym_queue.py --seconds 1600 --jobs 15 'popgym-best-*-shm-1' 'popgym-best-*-gpt2-1'
+    PYTHONPATH=src python benchmarks/popgym_queue.py --seconds 1600 --jobs 15 'popgym-best-[ABCR]*-shm-1' 'popgym-best-[ABCR]*-gpt2-1'
 
 PATTERN: names of cells, `PRESET[-VARIANT]-TASK-MEMORY-SEED`; those of the first pattern come first. Cells with a record are not
 repeated. With fewer than --last seconds left no other cell is started; what is not finished in time is stopped with a checkpoint, and

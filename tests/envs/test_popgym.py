@@ -109,7 +109,7 @@ def test_random_play_is_identical(name):
 @pytest.mark.parametrize("name", ORACLES)
 def test_perfect_play_is_identical_and_reaches_the_best_return(name):
     def player(env):
-        return CheatingPlayer(env) if family(name) == "Battleship" else popgym_players.perfect_player(env, name)
+        return CheatingPlayer(env) if family(name) == "Battleship" else popgym_players.make_player("perfect memory", env, name)
 
     returns = compare(name, player, seed=5000)
     if family(name) == "Concentration":      # even a perfect memory must turn every card once
