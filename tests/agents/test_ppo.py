@@ -12,7 +12,9 @@ from hadamem import states
 from hadamem.agents import PPO, ActorCritic, AgentSpec, NetworkConfig, PPOConfig, Progress, Rollout, make_actions
 from hadamem.agents.ppo import JOINT, STATISTICS, make_batch, minibatches, ppo_loss
 from hadamem.agents.returns import compute_gae, lengths_differ, rising_gamma
+from hadamem.runs.config import make_config
 from hadamem.training.replay import LatestRollout
+from hadamem.training.trainer import Trainer
 
 MULTI = spaces.MultiDiscrete([3, 4])
 BOX = spaces.Box(-2.0, 2.0, (3,))
@@ -406,3 +408,27 @@ def test_the_discount_follows_from_the_first_rollout(reward, lengths, schedule, 
     made.learn(source, Progress(40, 1000), torch.Generator().manual_seed(0))
     assert float(made.gamma) == pytest.approx(rising_gamma(0.99, 0.04) if schedule == "rising" else 0.99)
     assert ("dense" in made.state_dict()) == (schedule == "auto")
+
+
+@pytest.mark.parametrize("memory", ["shm", "gpt2", "linear_attention"])
+def test_the_compiled_loss_is_the_plain_one(memory):
+    """What the trainer compiles on a GPU: the loss with its choice of envs, and the sums of the statistics."""
+    settings = {"memory_options": {"rotary": True}} if memory == "shm" else {}
+    trainer = Trainer(make_config("popgym-gae", env="popgym/RepeatPreviousEasy", memory=memory, device="cpu", num_envs=16, memory_size=8,
+                                  memory_output_size=16, total_steps=10_000, **settings))
+    trainer.iteration()
+    agent, results = trainer.agent, []
+    assert agent.compiled == ("chosen_loss", "tally")
+    for wrap in (lambda f: f, lambda f: torch.compile(f, backend="aot_eager", fullgraph=True)):
+        torch._dynamo.reset()
+        agent.sums.zero_()
+        agent.chosen.copy_(torch.tensor([3, 0]))
+        agent.network.zero_grad()
+        loss, parts = wrap(agent.chosen_loss)()
+        loss.backward()
+        wrap(agent.tally)(parts, torch.tensor(2.0), torch.tensor(0.0))
+        wrap(agent.tally)(parts, torch.tensor(torch.nan), torch.tensor(1.0))      # skipped
+        results.append([loss.detach(), agent.sums.clone(), *(p.grad.clone() for p in agent.network.parameters() if p.grad is not None)])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b)
+    assert results[0][1][-1] == 2.0

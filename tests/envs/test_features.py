@@ -123,8 +123,21 @@ def test_a_joint_code_is_for_multidiscrete_actions():
     assert not joint.joint_previous_action
 
 
-def test_wrong_numbers_stay_inside_their_codes():
+@pytest.mark.parametrize("lead", [(3,), (2, 5)])
+def test_codes_are_compared_or_scattered(lead):
+    """As a GPU does it, and as a CPU does."""
+    space = spaces.Tuple((spaces.Discrete(4, start=-1), spaces.Box(-1, 1, (3,)), spaces.MultiDiscrete([2, 1, 5]), spaces.MultiBinary(2)))
+    scattered, compared = FeatureMap(space), FeatureMap(space)
+    assert not scattered.compares
+    compared.compares = True
+    obs = (torch.randint(-3, 6, lead), torch.randn(*lead, 3), torch.randint(-1, 7, (*lead, 3)), torch.randint(0, 2, (*lead, 2)))
+    assert torch.equal(compared(obs), scattered(obs))
+
+
+@pytest.mark.parametrize("compares", [False, True])
+def test_wrong_numbers_stay_inside_their_codes(compares):
     features = FeatureMap(PAIR)
+    features.compares = compares
     high = features((torch.tensor([9]), torch.tensor([[9, 9, 9]])))
     low = features((torch.tensor([-9]), torch.tensor([[-9, -9, -9]])))
     assert high.tolist() == [[0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 1]]

@@ -5,6 +5,7 @@ import torch
 
 import hadamem as hm
 from hadamem import states
+from hadamem.memory.shm import Folded
 
 NAMES = hm.list_memories()
 
@@ -28,6 +29,41 @@ def test_through_a_layer_is_the_layer_on_the_output(name):
             torch.testing.assert_close(a, b)
     for a, b in zip(states.tensors(state), states.tensors(last), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", [*NAMES, "shm-rotary", "shm-rotary-odd", "shm-rotary-keys", "shm-no-table"])
+def test_steps_through_a_folded_layer(name):
+    """What was multiplied out beforehand gives what the layer gives, for memories that multiply out and others."""
+    torch.manual_seed(0)
+    options = {"shm-rotary": {"rotary": True, "key_size": 6}, "shm-rotary-odd": {"rotary": True, "memory_size": 9},
+               "shm-rotary-keys": {"rotary": True, "rotary_keys": True, "normalize_keys": False, "rotary_gain": 0.5},
+               "shm-no-table": {"calibration": "none", "shortcut": False}}
+    memory = hm.make_memory(name if name in NAMES else "shm", 6, 20, **{"memory_size": 8, **options.get(name, {})}).double()
+    layer, state = torch.nn.Linear(20, 5).double(), memory.initial_state(3)
+    assert isinstance(memory.fold(layer.weight, layer.bias), Folded) == name.startswith("shm")
+    with torch.no_grad():
+        folded, other = memory.fold(layer.weight, layer.bias), state
+        for x, reset in zip(torch.randn(7, 3, 6).double(), torch.rand(7, 3) < 0.3, strict=True):
+            got, state = memory.step_through(folded, x, state, reset)
+            wanted, other = memory.step(x, other, reset)
+            torch.testing.assert_close(got, layer(wanted))
+            for a, b in zip(states.tensors(state), states.tensors(other), strict=True):
+                torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("method", ["step", "forward", "_project"])
+def test_a_subclass_of_shm_with_a_method_of_its_own_is_not_folded(method):
+    kind = type("Mine", (hm.SHM,), {method: lambda self, *args, **options: getattr(hm.SHM, method)(self, *args, **options)})
+    layer = torch.nn.Linear(20, 5)
+    assert not isinstance(kind(6, 20, memory_size=8).fold(layer.weight, layer.bias), Folded)
+
+
+def test_a_replaced_layer_of_shm_is_not_folded():
+    layer = torch.nn.Linear(20, 5)
+    for name in ("out", "query"):
+        memory = hm.SHM(6, 20, memory_size=8)
+        getattr(memory, name).register_forward_hook(lambda *_: None)
+        assert not isinstance(memory.fold(layer.weight, layer.bias), Folded)
 
 
 def test_a_hooked_layer_is_called():

@@ -27,6 +27,13 @@ def test_rollouts_of_sac(agent, task, steps):
                         device="cpu", replay_size=4000), fullgraph=True)
 
 
+def test_the_same_rollouts_as_on_a_gpu(monkeypatch):
+    """With what a GPU multiplies out before a rollout, and with features that are compared."""
+    monkeypatch.setattr("hadamem.agents.networks.FOLDS", ("cpu",))
+    monkeypatch.setattr("hadamem.envs.features.SCATTERS", ())
+    compare(make_config("popgym-best", env="popgym/BattleshipEasy", memory="shm", **{**SMALL, "memory_size": 16}), fullgraph=True)
+
+
 @pytest.mark.parametrize(("task", "memory"), CASES)
 def test_the_same_rollouts(task, memory):
     compare(make_config("default", env=task, memory=memory, **SMALL),

@@ -12,6 +12,7 @@ Trained policies call `act`.
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -210,6 +211,10 @@ class Agent(ABC):
     def explore(self, features: Tensor, state: State, first: Tensor, mask: Tensor | None, noise: Tensor) -> Acted:
         """Choose actions while collecting. The same as `act`, unless the algorithm explores in another way."""
         return self.act(features, state, first, mask, noise)
+
+    def steady(self) -> contextlib.AbstractContextManager[None]:
+        """Many steps of acting stand in a `with` block of this, in which no weight changes: what they share can be computed once."""
+        return contextlib.nullcontext()
 
     def bootstrap(self, features: Tensor, state: State, first: Tensor) -> dict[str, Tensor]:
         """Extra outputs for an observation after which no action is taken, such as its value; see `Rollout.final` and `Rollout.last`."""

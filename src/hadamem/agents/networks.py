@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -79,6 +81,13 @@ class NetworkState(NamedTuple):
     critic: TrunkState | None
 
 
+class Folded(NamedTuple):
+    """What steps share while the weights stay as they are: linear layers that follow each other, multiplied out."""
+
+    read: Any                                   # of the memory's output, for `Memory.step_through`
+    heads: tuple[Tensor, Tensor] | None         # weight and bias of actor and critic; None: `read` has them, too
+
+
 class Outputs(NamedTuple):
     """What a network says of every step: [N, T, ...], or [N, ...] for a single one."""
 
@@ -122,13 +131,17 @@ class Trunk(nn.Module):
         y, memory = self.memory.through(self.after, x, state.memory, reset, **promises)
         return self._join(y, x), TrunkState(last, memory, recent)
 
-    def step(self, x: Tensor, state: TrunkState, reset: Tensor) -> tuple[Tensor, TrunkState]:
-        """x [N, F], reset [N] -> [N, layer_size]."""
+    def step(self, x: Tensor, state: TrunkState, reset: Tensor, folded: Any = None) -> tuple[Tensor, TrunkState]:
+        """x [N, F], reset [N] -> [N, layer_size]. folded: of `Memory.fold`, with the layer behind the memory or more."""
         time = state.time.masked_fill(reset, 0)
         x, recent = self._embed(x[:, None], time[:, None], state.recent)
         x = x[:, 0]
-        y, memory = self.memory.step(x, state.memory, reset)
-        return self._join(self.after(y), x), TrunkState(time + 1, memory, recent)
+        if folded is None:
+            y, memory = self.memory.step(x, state.memory, reset)
+            y = self.after(y)
+        else:
+            y, memory = self.memory.step_through(folded, x, state.memory, reset)
+        return self._join(y, x), TrunkState(time + 1, memory, recent)
 
     def _embed(self, x: Tensor, time: Tensor, recent: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """What the memory sees, [N, T, layer_size + time_features]; and `TrunkState.recent` after these steps."""
@@ -165,6 +178,7 @@ class ActorCritic(nn.Module):
         if self.baseline is not None:
             nn.init.zeros_(self.baseline.weight)
             nn.init.zeros_(self.baseline.bias)
+        self.folded: Folded | None = None
 
     def initial_state(self, n: int, device: Any = None, generator: torch.Generator | None = None) -> NetworkState:
         critic = None if self.critic_trunk is None else self.critic_trunk.initial_state(n, device, generator)
@@ -195,9 +209,34 @@ class ActorCritic(nn.Module):
             parameter.mul_(ratio)
         self.value_scale.copy_(scale)
 
+    @contextlib.contextmanager
+    def steady(self) -> Iterator[None]:
+        """Within a `with` block, in which no weight may change, `step` takes a shorter way on a GPU. For steps without gradients."""
+        device = self.value_scale.device.type
+        if device in FOLDS and self.config.head_activation == "none" and self.critic_trunk is None:
+            with torch.no_grad():
+                self.folded = self._fold()
+        try:
+            yield
+        finally:
+            self.folded = None
+
+    def _fold(self) -> Folded:
+        weight, bias = _multiplied(self.actor, self.critic)
+        after, memory = self.trunk.after, self.trunk.memory
+        if self.trunk.bends or self.trunk.past is not None or self.baseline is not None:
+            return Folded(memory.fold(after.weight, after.bias), (weight, bias))
+        return Folded(memory.fold(weight @ after.weight, F.linear(after.bias, weight, bias)), None)
+
     def step(self, x: Tensor, state: NetworkState, reset: Tensor, mask: Tensor | None = None) -> Outputs:
         """The same for one step: x [N, F], reset [N]."""
         x = x if self.normalizer is None else self.normalizer(x)
+        if self.folded is not None:
+            y, actor = self.trunk.step(x, state.actor, reset, self.folded.read)
+            outputs = y if self.folded.heads is None else F.linear(y, *self.folded.heads)
+            logits, value = outputs.split([self.actions.inputs, 1], -1)
+            return Outputs(self.actions.parameters_of(logits, mask), value[..., 0] * self.value_scale, NetworkState(actor, None),
+                           self._expect(y))
         y, actor = self.trunk.step(x, state.actor, reset)
         z, critic = (y, None) if self.critic_trunk is None or state.critic is None else self.critic_trunk.step(x, state.critic, reset)
         value = self.critic(z)[..., 0] * self.value_scale
@@ -256,6 +295,7 @@ class TimeEncoding(nn.Module):
         return x * (1 - share) + self.sines(time).to(x.dtype) * share
 
 
+FOLDS = ("cuda",)        # devices on which `ActorCritic.steady` multiplies out; elsewhere it acts bit for bit as a trained policy does
 FIRST_SHORTCUT = 0.1     # scale of the shortcut's first weights: at 1 the memory is drowned out, and recall is learned late or not at all
 LONGEST = 8192           # steps of an episode that the time encoding can tell apart
 IMAGE_FEATURES = 100     # outputs of the CNN

@@ -29,6 +29,7 @@ class Adam(torch.optim.Adam):
         device = self.parameters[0].device
         self.rate = torch.tensor(learning_rate, dtype=torch.float32, device=device)
         self.skip = torch.zeros((), dtype=torch.float32, device=device)
+        self.unblocked = torch.zeros_like(self.skip)
         super().__init__(self.parameters, lr=self.rate, eps=eps, fused=True, capturable=device.type == "cuda")
         self.found_inf, self.grad_scale = self.skip, None      # attributes that torch's fused Adam reads
         self.flat: Flat | None = None
@@ -44,7 +45,7 @@ class Adam(torch.optim.Adam):
         loss.backward()
         limit = math.inf if max_grad_norm is None else max_grad_norm
         if self.flat is not None:
-            self._flat_step(loss.detach(), torch.zeros_like(self.skip) if blocked is None else blocked, limit)
+            self._flat_step(loss.detach(), self.unblocked if blocked is None else blocked, limit)
             return self.flat_state.norm
         norm = nn.utils.clip_grad_norm_(self.parameters, limit, foreach=True)
         bad = ~torch.isfinite(norm + loss.detach())

@@ -10,6 +10,7 @@ iteration but steers a KL penalty (RLlib's, as in the POPGym experiments), and `
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -118,7 +119,7 @@ class PPO(Agent):
     shown: ClassVar = {"entropy": "entropy", "kl": "KL", "value_loss": "value loss"}
     envs_divisible_by = "num_minibatches"
     graphs = ("prepare", "update")
-    compiled = ("loss",)
+    compiled = ("chosen_loss", "tally")
     changeable = ("learning_rate", "lr_schedule", "gamma", "gae_lambda", "actor_gamma", "num_epochs", "clip_range", "target_kl",
                   "min_kl_coef", "vf_coef", "vf_loss_clip", "ent_coef", "advantage_floor", "max_grad_norm")
     saved: tuple[str, ...] = ("network", "adam", "kl_coef", "value_square")
@@ -150,6 +151,9 @@ class PPO(Agent):
         dist, value, state, expected = self.network.step(features, state, first, mask)
         action = self.actions.mode(dist) if noise is None else self.actions.sample(dist, noise)
         return Acted(action, state, {"dist": dist, "value": value, **({} if expected is None else {"expected": expected})})
+
+    def steady(self) -> contextlib.AbstractContextManager[None]:
+        return self.network.steady()
 
     def bootstrap(self, features: Tensor, state: State, first: Tensor) -> dict[str, Tensor]:
         """The value of a truncated episode's final observation, and of the observation after a rollout."""
@@ -223,12 +227,19 @@ class PPO(Agent):
 
     def update(self) -> None:
         """One gradient step on the envs `self.chosen`: backward, clip, Adam. Skipped if loss or gradient are not finite."""
+        loss, parts = self.chosen_loss()
+        self.tally(parts, self.adam.update(loss, self.config.max_grad_norm), self.adam.skip)
+
+    def chosen_loss(self) -> tuple[Tensor, list[Tensor]]:
+        """The loss on the envs `self.chosen`, and STATISTICS without the last. Compiled as one: what is picked is read where it is used."""
         loss, parts = self.loss(self.batch.select(self.chosen), self.rollout.whole)
-        norm, skip = self.adam.update(loss, self.config.max_grad_norm), self.adam.skip
-        with torch.no_grad():
-            values = torch.stack([*(parts[name].detach() for name in STATISTICS[:-1]), norm])
-            self.sums.add_(torch.where(skip > 0, torch.zeros_like(values), values))
-            self.skipped.add_(skip)
+        return loss, [parts[name].detach() for name in STATISTICS[:-1]]
+
+    @torch.no_grad()
+    def tally(self, parts: list[Tensor], norm: Tensor, skip: Tensor) -> None:
+        """Add the statistics of an update to those of the iteration."""
+        self.sums.add_(torch.where(skip > 0, 0.0, torch.stack([*parts, norm])))
+        self.skipped.add_(skip)
 
     def loss(self, batch: Batch, whole: bool = False) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the current network, and its parts. whole: every row is exactly one episode."""

@@ -18,6 +18,7 @@ PREVIOUS_ACTION = "prev_action"    # names in dict observations, as in POPGym
 FIRST_STEP = "is_t0"
 PREVIOUS_REWARD = "prev_reward"
 OBSERVATION = "observation"        # name of a part, see `AgentInputs.parts`
+SCATTERS = ("cpu",)                # devices that write the ones of codes; others compare, which is more work, but a single compiled kernel
 
 
 class FeatureMap:
@@ -32,6 +33,7 @@ class FeatureMap:
         self.axes = len(self.leaves[0][1].shape or ()) if self.leaves else 0       # of the first leaf, without leading ones
         codes: list[np.ndarray] = []                      # for each whole number: the offset to its feature, its first and last feature
         low, high = [], []
+        owners: list[int] = []                            # for each feature: which whole number it is of the code of; any, if of none
         self.size, self.device = 0, torch.device(device)
         self.plan: list[tuple[int, int, float] | None] = []       # for each leaf: features start:stop and their scale; None: one-hot
         self.ranges: list[tuple[int, int]] = []           # of each leaf's features
@@ -42,9 +44,12 @@ class FeatureMap:
             if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete)):
                 sizes = np.reshape(leaf.n if isinstance(leaf, spaces.Discrete) else leaf.nvec, -1).astype(np.int64)
                 first = self.size + np.cumsum(sizes) - sizes
+                before = sum(code.shape[1] for code in codes)
+                owners += np.repeat(np.arange(before, before + len(sizes)), sizes).tolist()
                 codes.append(np.stack([first - np.reshape(leaf.start, -1), first, first + sizes - 1]))
                 self.plan.append(None)
             else:
+                owners += [0] * size
                 self.plan.append((self.size, self.size + size, scale))
             flat = spaces.utils.flatten_space(leaf)
             assert isinstance(flat, spaces.Box)
@@ -53,30 +58,35 @@ class FeatureMap:
                 high.append(flat.high.astype(np.float32) * np.float32(scale))
             self.size += size
         self.codes = torch.as_tensor(np.concatenate(codes, 1), device=self.device).unbind() if codes else None      # 3 times [K]
+        self.owners = torch.tensor(owners, device=self.device)
+        self.places = torch.arange(self.size, device=self.device)
+        self.compares = self.device.type not in SCATTERS
         self.space = spaces.Box(np.concatenate(low), np.concatenate(high), dtype=np.float32)
 
     def __call__(self, obs: Any) -> Tensor:
-        out: Tensor | None = None
-        numbers = []
-        for (path, _), plan in zip(self.leaves, self.plan, strict=True):
+        found = []
+        for path, _ in self.leaves:
             leaf = obs
             for key in path:
                 leaf = leaf[key]
-            if out is None:
-                lead = leaf.shape[:leaf.ndim - self.axes]
-                out = torch.zeros(*lead, self.size, device=self.device)
-            leaf = leaf.reshape(*lead, -1)
-            if plan is None:
-                numbers.append(leaf if leaf.dtype == torch.int64 else leaf.long())
-            else:
-                start, stop, scale = plan
-                out[..., start:stop] = leaf if scale == 1.0 else leaf * scale
-        assert out is not None
-        if self.codes is not None:
+            found.append(leaf)
+        lead = found[0].shape[:found[0].ndim - self.axes]
+        found = [leaf.reshape(*lead, -1) for leaf in found]
+        if self.codes is None:
+            out = torch.zeros(*lead, self.size, device=self.device)
+        else:
+            numbers = [leaf.long() for leaf, plan in zip(found, self.plan, strict=True) if plan is None]
             ones = numbers[0] if len(numbers) == 1 else torch.cat(numbers, -1)      # [*lead, K]
             offset, low, high = self.codes
             ones = (ones + offset).clamp_(low, high)                                # no index out of range, whatever an env shows
-            out.scatter_(-1, ones, 1.0)
+            if self.compares:
+                out = (ones.index_select(-1, self.owners) == self.places).float()
+            else:
+                out = torch.zeros(*lead, self.size, device=self.device).scatter_(-1, ones, 1.0)
+        for leaf, plan in zip(found, self.plan, strict=True):
+            if plan is not None:
+                start, stop, scale = plan
+                out[..., start:stop] = leaf if scale == 1.0 else leaf * scale
         return out
 
 

@@ -98,7 +98,7 @@ _METHODS = ("forward", "_project", "_read", "_clocks", "_calibrate", "_turn", "_
 _as_made: dict[type, bool] = {}
 
 
-def _overrides_nothing(kind: type) -> bool:
+def overrides_nothing(kind: type) -> bool:
     """Whether a class overrides none of the methods that the fused call replaces."""
     if kind not in _as_made:
         from .shm import SHM
@@ -109,7 +109,7 @@ def _overrides_nothing(kind: type) -> bool:
 
 def _weights(memory: SHM) -> list[Tensor | None] | None:
     """The fields of `act_cpu.Weights`, or None if a layer is not what SHM made it, or has a hook."""
-    if not _overrides_nothing(type(memory)) or altered(memory):
+    if not overrides_nothing(type(memory)) or altered(memory):
         return None
     D, V, K, O = memory.input_size, memory.memory_size, memory.key_size, memory.output_size
     layers: dict[str, Any] = memory._modules   # looking up an attribute of a module takes half a microsecond

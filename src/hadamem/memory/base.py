@@ -8,6 +8,7 @@ import operator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels._backends import OPS
@@ -72,6 +73,15 @@ class Memory(nn.Module):
         """
         y, state = self.forward(x, state, reset, **self.hints(resets_only_at_start, starts_fresh))
         return layer(y), state
+
+    def fold(self, weight: Tensor, bias: Tensor | None) -> Any:
+        """Prepare for steps through a linear layer while no weight changes: what `step_through` takes. A memory may multiply out more."""
+        return weight, bias
+
+    def step_through(self, folded: Any, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        """The layer of `fold` on what `step` gives."""
+        y, state = self.step(x, state, reset)
+        return F.linear(y, *folded), state
 
     @torch.no_grad()
     def inspect(self, x: Tensor, state: State, reset: Tensor | None = None) -> dict[str, Shown]:

@@ -60,13 +60,13 @@ def check_rotary(V: int, K: int, ticks: str | None) -> None:
         raise ValueError(f"rotary needs a memory_size of at least 4 and a key_size of at least 2, got {V} and {K}; use rotary=False")
 
 
-Keys = tuple[Tensor, Tensor]                    # k, q [B, T, K]
 C_t = Factors | Tensor | None                   # what a calibration gives
 
 
-def remember_halves(write: Callable[..., tuple[Tensor, Tensor]], C: C_t, v: Tensor, plain: Keys, turned: Keys, M: Tensor | None,
+def remember_halves(write: Callable[..., tuple[Tensor, Tensor]], C: C_t, v: Tensor, plain: Tensor, turned: Tensor, M: Tensor | None,
                     reset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """h [B, T, V] and M after the last step, of a memory whose last V // 2 rows have other keys and queries.
+    """h [B, T, V] and M after the last step, of a memory whose last V // 2 rows have keys and queries of their own: plain and turned are k
+    and q [2, B, T, K] of either half.
 
     write(C, v, k, q, M, reset) does it for rows that share theirs.
     """
@@ -75,7 +75,7 @@ def remember_halves(write: Callable[..., tuple[Tensor, Tensor]], C: C_t, v: Tens
     if V % 2 == 0 and not isinstance(C, Tensor):      # the halves as rows of the batch: a single call, as parallel as one without them
         if C is not None:
             C = Factors(_halved(C.theta, rows).flatten(0, 1), torch.stack([C.vc, pair(C.vc)], 1).flatten(0, 1), C.form)
-        k, q = (torch.stack(both, 1).flatten(0, 1) for both in zip(plain, turned, strict=True))
+        k, q = torch.stack((plain, turned), 2).flatten(1, 2)
         h, after = write(C, _halved(v, rows).flatten(0, 1), k, q, None if M is None else M.unflatten(1, (2, rows)).flatten(0, 1),
                          None if reset is None else reset[:, None].expand(-1, 2, -1).flatten(0, 1))
         return h.unflatten(0, (-1, 2)).transpose(1, 2).flatten(2), after.unflatten(0, (-1, 2)).flatten(1, 2)

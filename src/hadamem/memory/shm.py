@@ -32,6 +32,14 @@ class SHMState(NamedTuple):
     clock: Tensor   # [B] int64
 
 
+class Folded(NamedTuple):
+    """What steps of SHM and a layer behind it share, see `Memory.fold`."""
+
+    weight: Tensor      # of output layer and the layer behind it
+    bias: Tensor
+    joint: Tensor       # weights of all projections
+
+
 class SHM(Memory):
     """Stable Hadamard Memory, in the form that did best in our runs; `SHM.paper` and `SHM.release` are the other two.
 
@@ -212,9 +220,22 @@ class SHM(Memory):
         last = layer.weight @ self.out.weight, F.linear(self.out.bias, layer.weight, layer.bias)
         return self._forward(x, state, reset, None, last, resets_only_at_start, starts_fresh)
 
-    def _forward(self, x: Tensor, state: SHMState | None, reset: Tensor | None, rows: Tensor | None,
-                 last: tuple[Tensor, Tensor] | None, resets_only_at_start: bool, starts_fresh: bool) -> tuple[Tensor, SHMState]:
-        """`forward` with weight and bias `last` in place of the output layer's."""
+    def fold(self, weight: Tensor, bias: Tensor | None) -> Any:
+        """With the output layer multiplied out, and the joint projection's weights side by side. (On a CPU `step` is faster.)"""
+        own = type(self).step is not SHM.step or not _acting.overrides_nothing(type(self))
+        if own or not _acting.are_linear(self.out, *self._projections):
+            return super().fold(weight, bias)
+        return Folded(weight @ self.out.weight, F.linear(self.out.bias, weight, bias), self._joint(True))
+
+    def step_through(self, folded: Any, x: Tensor, state: State, reset: Tensor | None = None) -> tuple[Tensor, State]:
+        if not isinstance(folded, Folded):
+            return super().step_through(folded, x, state, reset)
+        y, after = self._forward(x[:, None], state, None if reset is None else reset[:, None], None, folded[:2], False, False, folded.joint)
+        return y[:, 0], after
+
+    def _forward(self, x: Tensor, state: Any, reset: Tensor | None, rows: Tensor | None, last: tuple[Tensor, Tensor] | None,
+                 resets_only_at_start: bool, starts_fresh: bool, joint: Tensor | None = None) -> tuple[Tensor, SHMState]:
+        """`forward` with weight and bias `last` in place of the output layer's, and the weights `joint` of all projections."""
         self.check_inputs(x, state, reset)
         if state is None:
             state = self.initial_state(x.shape[0], device=x.device)
@@ -230,7 +251,7 @@ class SHM(Memory):
         if reset is not None and resets_only_at_start and x.shape[1] > 1:
             M, reset = None if starts_fresh else torch.where(reset[:, 0, None, None], 0.0, state.M), None
         x = x if self.norm is None else self.norm(x)
-        k, q, v, vc, shortcut, bias, turning = self._project(x)
+        k, q, v, vc, shortcut, bias, turning = self._project(x) if joint is None else self._project(x, joint)
         C = self._calibrate(x, clock, rows, vc)
         h, after = self._remember(C, v, k, q, M, reset, clock, turning)
         y = self._read(h, shortcut, bias, last)
@@ -267,25 +288,28 @@ class SHM(Memory):
             "h": Shown(h, "read", "what was read: M q"),
         }
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None,
-                                           tuple[Tensor, Tensor] | None]:
+    @property
+    def _projections(self) -> list[nn.Linear]:
+        """The linear maps of x, in the order of `widths`; behind those the rotary rows' own, where `kernels.gates` sees padding."""
+        vc = self.calibration.vc if isinstance(self.calibration, Theta) else None
+        layers = (self.key, self.query, self.value, vc, self.shortcut, self.eta, self.rotary_key, self.rotary_query)
+        return [layer for layer in layers if layer is not None]
+
+    def _joint(self, wide: bool) -> Tensor:
+        """The weights of the projections, one below the other. wide: with all rows of zeros that suit a GPU that acts."""
+        rows = self._padding if wide else self._padding[: self._rounding]
+        return torch.cat([*(layer.weight for layer in self._projections), rows])
+
+    def _project(self, x: Tensor, joint: Tensor | None = None) -> tuple[
+            Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, tuple[Tensor, Tensor] | None]:
         """k, q [B, T, K], gated v [B, T, V]; vc [B, T, K], shortcut [B, T, V] and a bias still to be added, None where there is none; and
         keys and queries of the rotary rows, not turned yet.
 
         All linear maps of x are one matrix product. A layer that was replaced, or has a hook, is called instead.
         """
-        table, shortcut, bias = isinstance(self.calibration, Theta), self.shortcut, None
-        layers = [self.key, self.query, self.value]
-        if isinstance(self.calibration, Theta):
-            layers.append(self.calibration.vc)
-        if shortcut is not None:
-            layers.append(shortcut)
-        layers.append(self.eta)
-        if self.rotary_key is not None and self.rotary_query is not None:
-            layers += [self.rotary_key, self.rotary_query]      # where `kernels.gates` sees padding
+        table, shortcut, bias, layers = isinstance(self.calibration, Theta), self.shortcut, None, self._projections
         if _acting.are_linear(*layers):
-            rows = self._padding if x.is_cuda and not torch.is_grad_enabled() else self._padding[: self._rounding]
-            P = F.linear(x, torch.cat([*(layer.weight for layer in layers), rows]))
+            P = F.linear(x, self._joint(x.is_cuda and not torch.is_grad_enabled()) if joint is None else joint)
             bias = None if shortcut is None else shortcut.bias
         else:
             P = torch.cat([layer(x) for layer in layers], dim=-1)
@@ -365,8 +389,7 @@ class SHM(Memory):
         """h [B, T, V] and M after the last step."""
         if turning is None:
             return self._write(C, v, k, q, M, reset)
-        k2, q2 = (self._turn(x, clock) for x in turning)
-        return remember_halves(self._write, C, v, (k, q), (k2, q2), M, reset)
+        return remember_halves(self._write, C, v, torch.stack((k, q)), self._turn(torch.stack(turning), clock), M, reset)
 
     def _write(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None,
                reset: Tensor | None) -> tuple[Tensor, Tensor]:

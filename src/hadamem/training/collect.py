@@ -103,14 +103,16 @@ class Collector:
         _copy_state(r.state, self.state)
         self.ended.zero_()
         now = self.now
-        for t in range(self.steps):
-            self.waiting_since = time.monotonic()
-            now, final_obs = self._step(now, self.noise[t], self.slots[t])
-            self.waiting_since = None
+        with self.agent.steady():
+            for t in range(self.steps):
+                self.waiting_since = time.monotonic()
+                now, final_obs = self._step(now, self.noise[t], self.slots[t])
+                self.waiting_since = None
+            features = self._features(now.obs, now.previous_action, now.first, now.previous_reward)
+            last = self.agent.bootstrap(features, now.state, now.first)
         if self.next_obs == "last":
             trees.apply(_put, _at(r.next_obs, 0), final_obs)
-        features = self._features(now.obs, now.previous_action, now.first, now.previous_reward)
-        for name, value in self.agent.bootstrap(features, now.state, now.first).items():
+        for name, value in last.items():
             r.last[name].copy_(value)
         if r.next_mask is not None and now.mask is not None:
             r.next_mask.copy_(now.mask)
@@ -126,7 +128,7 @@ class Collector:
         choose = torch.compile(self._choose, dynamic=False, **options)
         advance = torch.compile(self._advance, dynamic=False, **options)
         t, now = min(1, self.steps - 1), self.now
-        with torch.no_grad():
+        with torch.no_grad(), self.agent.steady():
             for _ in range(2):      # the first step starts from tensors that may be laid out otherwise
                 action, state = choose(now, self.noise[t], self.slots[t])
                 now, _ = advance(now, action, state, self.slots[t])
