@@ -134,6 +134,14 @@ def test_codes_are_compared_or_scattered(lead):
     assert torch.equal(compared(obs), scattered(obs))
 
 
+def test_a_gpu_compares_a_few_codes_alone(monkeypatch):
+    """What is compared takes eight bytes for every feature, which images and numbers do not need."""
+    monkeypatch.setattr("hadamem.envs.features.SCATTERS", ())
+    sizes = {1000: True, 2000: False}
+    assert {n: FeatureMap(spaces.MultiDiscrete([n])).compares for n in sizes} == sizes
+    assert not FeatureMap(spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1, (3,))))).compares
+
+
 @pytest.mark.parametrize("compares", [False, True])
 def test_wrong_numbers_stay_inside_their_codes(compares):
     features = FeatureMap(PAIR)

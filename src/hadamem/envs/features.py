@@ -19,6 +19,7 @@ FIRST_STEP = "is_t0"
 PREVIOUS_REWARD = "prev_reward"
 OBSERVATION = "observation"        # name of a part, see `AgentInputs.parts`
 SCATTERS = ("cpu",)                # devices that write the ones of codes; others compare, which is more work, but a single compiled kernel
+MOST_COMPARED = 1024               # features, all of codes: comparing takes eight bytes for each
 
 
 class FeatureMap:
@@ -60,7 +61,7 @@ class FeatureMap:
         self.codes = torch.as_tensor(np.concatenate(codes, 1), device=self.device).unbind() if codes else None      # 3 times [K]
         self.owners = torch.tensor(owners, device=self.device)
         self.places = torch.arange(self.size, device=self.device)
-        self.compares = self.device.type not in SCATTERS
+        self.compares = self.device.type not in SCATTERS and self.size <= MOST_COMPARED and not any(self.plan)
         self.space = spaces.Box(np.concatenate(low), np.concatenate(high), dtype=np.float32)
 
     def __call__(self, obs: Any) -> Tensor:
