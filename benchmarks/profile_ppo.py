@@ -1,9 +1,10 @@
 """Profile a PPO run on a GPU: the kernels of one update and of one rollout, slowest first.
 
     PYTHONPATH=src python benchmarks/profile_ppo.py [--task AutoencodeEasy] [--memory shm] [--preset popgym-fair] [--top 25] [--lock FILE]
+        [--inductor combo_kernels ...]
 
 Kernel times come from the profiler, inside the captured graphs; the seconds of an iteration are measured without it. --lock FILE: wait
-until no other such script that has the same lock is measuring.
+until no other such script that has the same lock is measuring. --inductor: switches of torch._inductor.config to turn on.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 
 import torch
+from torch._inductor import config as inductor
 from torch.profiler import ProfilerActivity, profile
 
 from popgym_trainer import MEMORIES, hold, make_trainer
@@ -36,7 +38,10 @@ def main() -> None:
     parser.add_argument("--preset", default="popgym-fair")
     parser.add_argument("--top", type=int, default=25)
     parser.add_argument("--lock")
+    parser.add_argument("--inductor", nargs="+", default=[])
     args = parser.parse_args()
+    for name in args.inductor:
+        setattr(inductor, name, True)
     trainer = make_trainer(args.preset, args.task, args.memory)
     with hold(args.lock):
         for _ in range(3):
