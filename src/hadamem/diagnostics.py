@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from .kernels.shm.forms import calibrate, logits, slope
+from .memory import _inside
 from .memory.calibration import Factors
 from .memory.shm import SHM, SHMState
 
@@ -151,11 +152,11 @@ def _steps(
         k, _, v, vc, _, _, turning = memory._project(features)
         found = memory._calibrate(features, clock[:, part], None if rows is None else rows[:, part], vc)
         for t in range(features.shape[1]):
-            C, dC = (None if x is None else memory._paired(x) for x in _at(found, t, v, k))
+            C, dC = (None if x is None else _inside.paired(memory, x) for x in _at(found, t, v, k))
             reset_t = None if reset is None else reset[:, start + t]
             one = slice(t, t + 1)
             turned = None if turning is None else (turning[0][:, one], turning[1][:, one])
-            U = memory._updates(v[:, one].double(), k[:, one].double(), clock[:, part][:, one], turned)[:, 0]
+            U = _inside.updates(memory, v[:, one].double(), k[:, one].double(), clock[:, part][:, one], turned)[:, 0]
             yield C, dC, reset_t, U, memory.clip
 
 

@@ -11,14 +11,13 @@ from torch import Tensor, nn
 
 from .. import kernels
 from ..kernels.gates.reference import positive, sum_to_one, widths
-from ..kernels.shm.forms import calibrate, logits
 from ..states import State
-from . import _acting
+from . import _acting, _inside
 from .base import Memory, check_backend, check_flag, check_number, check_size
 from .calibration import ROW_MODES, Calibration, Factors, Theta, auto_clip, build_calibration
-from .inspection import Shown, outer, times, written
+from .inspection import Shown
 from .options import form
-from .rotary import angles, check_rotary, norm_halves, pair, remember_halves, rotate, turns
+from .rotary import angles, check_rotary, norm_halves, remember_halves, rotate, turns
 
 WIDE = 192     # columns: with 64 rows cuBLAS takes 26 us for a product of 136 to 176 of them, 9 for 128, and 3 from 184 on (H200)
 PAPER = {"row_mode": "step", "theta_init": 1.0, "read_norm": False, "clip": None}   # options of SHM.paper
@@ -268,25 +267,7 @@ class SHM(Memory):
     @torch.no_grad()
     def inspect(self, x: Tensor, state: State, reset: Tensor | None = None) -> dict[str, Shown]:
         """M, C, U, eta and h = M q."""
-        M = self.step(x, state, reset)[1].M
-        clock = self._clocks(state.clock, 1, None if reset is None else reset[:, None])
-        x = x[:, None] if self.norm is None else self.norm(x[:, None])
-        k, q, v, vc, _, _, turning = self._project(x)
-        C = self._calibrate(x, clock, None, vc)
-        if isinstance(C, Factors):
-            C = calibrate(logits(C.theta, C.vc, C.form), C.form)
-        C = torch.ones_like(M) if C is None else self._paired(C[:, 0].detach())
-        U, h = self._updates(v, k, clock, turning)[:, 0], times(M, q[:, 0])
-        if turning is not None:
-            n = self.memory_size - self.memory_size // 2
-            h = torch.cat([h[:, :n], times(M[:, n:], self._turn(turning[1], clock)[:, 0])], 1)
-        return {
-            "M": written(M),
-            "C": Shown(C, "factor", "the calibration: what the old memory was multiplied with"),
-            "U": Shown(U, "update", "the update eta v ⊗ k: what was added"),
-            "eta": Shown(torch.sigmoid(self.eta(x))[:, 0, 0], "gate", "how strongly the step was written"),
-            "h": Shown(h, "read", "what was read: M q"),
-        }
+        return _inside.look(self, x, state, reset)
 
     @property
     def _projections(self) -> list[nn.Linear]:
@@ -369,20 +350,6 @@ class SHM(Memory):
     def _turn(self, x: Tensor, clock: Tensor) -> Tensor:
         """Keys, or queries, of the rotary rows [B, T, K], turned by the angles of their steps."""
         return rotate(x, *angles(clock, self._turns, x.dtype))
-
-    def _paired(self, C: Tensor) -> Tensor:
-        """C [..., V, K] as it is applied: alike for both entries of a pair in the rotary rows."""
-        if not self.rotary:
-            return C
-        n = self.memory_size - self.memory_size // 2
-        return torch.cat([C[..., :n, :], pair(C[..., n:, :])], -2)
-
-    def _updates(self, v: Tensor, k: Tensor, clock: Tensor, turning: tuple[Tensor, Tensor] | None) -> Tensor:
-        """U [B, T, V, K] (eq. 9), for those who look inside."""
-        if turning is None:
-            return outer(v, k)
-        n = self.memory_size - self.memory_size // 2
-        return torch.cat([outer(v[..., :n], k), outer(v[..., n:], self._turn(turning[0].to(k.dtype), clock))], -2)
 
     def _remember(self, C: Factors | Tensor | None, v: Tensor, k: Tensor, q: Tensor, M: Tensor | None, reset: Tensor | None,
                   clock: Tensor, turning: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
