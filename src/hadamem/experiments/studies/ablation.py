@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...runs.presets import PRESETS
 from ..sections import own_sections, run_sections
 from ..study import Study, TrainTask
 from .popgym_table import run_settings, title
@@ -37,7 +38,7 @@ UNDONE: Changes = {
                     "ppo.normalize_values": False},
 }
 
-BEST_OPTIONS = {"rotary": True, "normalize_keys": False, "key_size": 64}
+BEST_OPTIONS = dict(PRESETS["popgym-best"].memories["shm"][OPTIONS])
 BEST_UNDONE: Changes = {      # all of them together are popgym-fair
     **UNDONE,
     "gae": {"ppo.actor_gamma": None},      # the actor learns from generalized advantages

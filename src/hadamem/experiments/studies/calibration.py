@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...runs.config import make_config
 from ..sections import run_sections
 from ..study import Study, TrainTask
-from .popgym_table import run_settings, title
+from .popgym_table import run_settings, square_options, title
 from .runs import count
 
 # Label: memory and its options. The read is normalised in none of the paper's six, as in the paper.
@@ -22,7 +21,6 @@ VARIANTS = {
     "exp: no drift (ours)": ("shm", {"calibration": "exp"}),
     "drift: learned (ours)": ("shm", {"calibration": "drift"}),
 }
-KEPT = ("rotary", "normalize_keys")      # options of the preset popgym-best
 QUICK = ("C = 1", "random theta (the paper's SHM)", "shm (default)")
 
 
@@ -38,8 +36,7 @@ def make(protocol: str = "fair", quick: bool = False, budget: float = 1.0, seeds
                 continue
             settings = run_settings(f"popgym-{protocol}", task, memory, seed, quick, budget)
             size = {} if quick else {"network.memory_size": 72}
-            usual = make_config(**settings).network.memory_options if protocol == "best" else {}
-            chosen = {**{name: usual[name] for name in KEPT if name in usual}, **options}
+            chosen = {**(square_options(settings) if protocol == "best" else {}), **options}
             runs.append(TrainTask(f"{protocol}-{task}-calibration-{number}-{seed}", {"task": title(task), "memory": label},
                                   {**settings, **size, "network.memory_options": chosen}))
     return Study("calibration", "Calibrations", runs, __doc__ or "", "return", 100.0, sections=run_sections)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..sections import run_sections
 from ..study import Study, TrainTask
-from .popgym_table import run_settings, title
+from .popgym_table import run_settings, square_options, title
 from .runs import count
 
 SIZES = (24, 72, 128, 156, 256, 512)
@@ -15,8 +15,12 @@ TASKS = ("AutoencodeEasy", "BattleshipEasy")
 
 def make(protocol: str = "fair", quick: bool = False, budget: float = 1.0, seeds: int | None = None, sizes: Sequence[int] = ()) -> Study:
     memory = "shm-release" if protocol == "release" else "shm"
-    square = {"network.memory_options": {"rotary": True, "normalize_keys": False}} if protocol == "best" else {}      # without a key_size
-    runs = [TrainTask(f"{protocol}-{task}-{memory}-H{size}-{seed}", {"task": title(task), "memory": f"{memory}, H = {size}"},
-                      {**run_settings(f"popgym-{protocol}", task, memory, seed, quick, budget), **square, "network.memory_size": size})
-            for seed in count(seeds, quick, 3) for task in TASKS for size in (tuple(sizes) or ((8, 16) if quick else SIZES))]
+    runs = []
+    for seed in count(seeds, quick, 3):
+        for task in TASKS:
+            settings = run_settings(f"popgym-{protocol}", task, memory, seed, quick, budget)
+            square = {"network.memory_options": square_options(settings)} if protocol == "best" else {}
+            runs += [TrainTask(f"{protocol}-{task}-{memory}-H{size}-{seed}", {"task": title(task), "memory": f"{memory}, H = {size}"},
+                               {**settings, **square, "network.memory_size": size})
+                     for size in (tuple(sizes) or ((8, 16) if quick else SIZES))]
     return Study("memory-size", "Memory sizes", runs, __doc__ or "", "return", 100.0, sections=run_sections)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...runs.config import make_config
 from ..sections import run_sections
 from ..study import Study, TrainTask
 from .runs import QUICK_PPO, count, scale_steps
@@ -39,6 +40,12 @@ def run_settings(preset: str, task: str, memory: str, seed: int, quick: bool, bu
     window = {"network.memory_options": {"window": 128}} if memory == "gpt2" and not own else {}
     settings = {"preset": preset, "env": f"popgym/{task}", "memory": memory, "seed": seed, "log": (), **window}
     return {**settings, **QUICK_PPO} if quick else scale_steps(settings, budget)
+
+
+def square_options(settings: dict[str, Any]) -> dict[str, Any]:
+    """The options of SHM in such settings that are for a memory of any size, without a key_size."""
+    usual = make_config(**settings).network.memory_options
+    return {name: usual[name] for name in ("rotary", "normalize_keys")}
 
 
 def title(task: str) -> str:
