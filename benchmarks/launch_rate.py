@@ -1,10 +1,11 @@
 """How many small kernels a GPU can start in a second when several runs share it.
 
-    python benchmarks/launch_rate.py [--chains 1 4 15] [--kernels 1000] [--seconds 0.5]
+    python benchmarks/launch_rate.py [--chains 1 4 15] [--kernels 1000] [--seconds 0.5] [--streams 1 3]
 
 Each chain is a CUDA graph of small kernels that depend on one another, as a rollout or an update of PPO is. Prints microseconds per kernel
-for one chain and for several at once: as streams of one process, and as a process each, which start NVIDIA's MPS
-(`nvidia-cuda-mps-control -d`) first to run at the same time. "small" kernels add 1 to 4,096 numbers, "large" ones multiply matrices of 512.
+for one chain and for several at once: as streams of one process, and in processes of their own, --streams chains in each; start NVIDIA's
+MPS (`nvidia-cuda-mps-control -d`) first, so that those run at the same time. "small" kernels add 1 to 4,096 numbers, "large" ones multiply
+matrices of 512.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ def us_per_kernel(kind: str, chains: int, kernels: int, seconds: float, start: f
     return (time.perf_counter() - begin) * 1e6 / (replays * chains * kernels)
 
 
-def in_processes(kind: str, chains: int, kernels: int, seconds: float) -> float:
-    """The same with a process for every chain. All measure at the same time, in three times the seconds, to make up for late starts."""
-    command = [sys.executable, __file__, "--worker", kind, "--kernels", str(kernels), "--seconds", str(3 * seconds), "--start",
-               str(time.time() + 6 + 0.2 * chains)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(chains)]
+def in_processes(kind: str, processes: int, streams: int, kernels: int, seconds: float) -> float:
+    """The same in several processes. All measure at the same time, in three times the seconds, to make up for late starts."""
+    command = [sys.executable, __file__, "--worker", kind, "--chains", str(streams), "--kernels", str(kernels), "--seconds", str(3 * seconds),
+               "--start", str(time.time() + 6 + 0.3 * processes)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     found = [float(process.communicate()[0]) for process in running]
     return 1 / sum(1 / us for us in found)
 
@@ -62,18 +63,20 @@ def main() -> None:
     parser.add_argument("--chains", type=int, nargs="+", default=[1, 4, 15])
     parser.add_argument("--kernels", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1], help="chains of each process, where there are several processes")
     parser.add_argument("--worker", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--start", type=float, default=0.0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
-        print(us_per_kernel(args.worker, 1, args.kernels, args.seconds, args.start))
+        print(us_per_kernel(args.worker, args.chains[0], args.kernels, args.seconds, args.start))
         return
     found = {}
     for kind in KINDS:
         for chains in args.chains:
             found[f"{kind}, {chains} streams"] = us_per_kernel(kind, chains, args.kernels, args.seconds)
-            if chains > 1:
-                found[f"{kind}, {chains} processes"] = in_processes(kind, chains, args.kernels, args.seconds)
+            for streams in args.streams if chains > 1 else ():
+                name = f"{kind}, {chains // streams} processes of {streams}"
+                found[name] = in_processes(kind, chains // streams, streams, args.kernels, args.seconds)
     print(json.dumps({name: round(us, 3) for name, us in found.items()}, indent=1))
 
 
