@@ -3,8 +3,7 @@
     python benchmarks/gpu_minutes.py docs/results
 
 A record says when its run ended and how long it trained. A moment at which n runs trained counts as 1/n of it for each. Builds are not
-counted. Of a run that was stopped and resumed on another day, only the last part can be placed: it begins five minutes before the first run
-of that session ended, at the earliest.
+counted. Of a run that was stopped and resumed on another day, only the last part can be placed: no session lasts longer than half an hour.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 TABLES = ("popgym-fair", "popgym-release", "popgym-best", "popgym-gae")
 PAUSE = 600.0      # seconds without a run's end, or more: another session
-LEAD = 300.0       # seconds by which a session begins before the end of its first run, at most
+LONGEST = 1800.0   # seconds of a session, at most
 
 
 def read(folder: Path) -> list[tuple[str, float, float]]:
@@ -30,12 +29,14 @@ def read(folder: Path) -> list[tuple[str, float, float]]:
             end = datetime.fromisoformat(record["machine"]["date"]).timestamp()
             runs.append((path.stem, end - record["seconds"], end))
     runs.sort(key=lambda run: run[2])
-    earliest, last = 0.0, 0.0
-    for i, (name, start, end) in enumerate(runs):
-        if end - last > PAUSE:
-            earliest = max(last, end - LEAD)
-        runs[i], last = (name, max(start, earliest), end), end
-    return runs
+    breaks = [0, *(i for i in range(1, len(runs)) if runs[i][2] - runs[i - 1][2] > PAUSE), len(runs)]
+    placed, before = [], 0.0      # when the session before ended
+    for session in (runs[i:j] for i, j in itertools.pairwise(breaks)):
+        last = session[-1][2]
+        earliest = max(before, last - LONGEST)
+        placed += [(name, max(start, earliest), end) for name, start, end in session]
+        before = last
+    return placed
 
 
 def share(runs: list[tuple[str, float, float]]) -> dict[str, float]:
