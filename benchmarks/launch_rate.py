@@ -51,8 +51,8 @@ def us_per_kernel(kind: str, chains: int, kernels: int, seconds: float, start: f
 
 def in_processes(kind: str, processes: int, streams: int, kernels: int, seconds: float) -> float:
     """The same in several processes. All measure at the same time, in three times the seconds, to make up for late starts."""
-    command = [sys.executable, __file__, "--worker", kind, "--chains", str(streams), "--kernels", str(kernels), "--seconds", str(3 * seconds),
-               "--start", str(time.time() + 6 + 0.3 * processes)]
+    options = {"worker": kind, "chains": streams, "kernels": kernels, "seconds": 3 * seconds, "start": time.time() + 6 + 0.3 * processes}
+    command = [sys.executable, __file__, *(word for name, value in options.items() for word in (f"--{name}", str(value)))]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
     found = [float(process.communicate()[0]) for process in running]
     return 1 / sum(1 / us for us in found)

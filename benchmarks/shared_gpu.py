@@ -2,9 +2,9 @@
 
     PYTHONPATH=src python benchmarks/shared_gpu.py [--preset popgym-best] [--memory shm] [--processes 8] [--envs 3] [--seconds 6]
 
-Start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`). Every process builds a trainer of a task, the same with --envs times the envs, as if
-that many seeds were one batch, and half of them a third one, for a second stream. Then all replay their graphs (a rollout and its updates,
-again and again) at the same time. Prints the GPU's seconds per 15 million steps of one seed in each arrangement.
+Start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`). Every process builds a trainer of a task, the same with --envs times the envs, as
+if that many seeds were one batch, and half of them a third one, for a second stream. Then all replay their graphs (a rollout and its
+updates, again and again) at the same time. Prints the GPU's seconds per 15 million steps of one seed in each arrangement.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 import torch
-from popgym_trainer import make_trainer
 
 from hadamem.runs.presets import PRESETS
 from hadamem.training.trainer import Trainer
+from popgym_trainer import make_trainer
 
 TASKS = ("RepeatPreviousEasy", "RepeatPreviousMedium", "RepeatPreviousHard", "AutoencodeEasy", "AutoencodeMedium", "BattleshipEasy",
          "BattleshipMedium", "ConcentrationEasy", "ConcentrationMedium", "AutoencodeHard", "BattleshipHard", "ConcentrationHard")

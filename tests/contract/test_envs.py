@@ -165,6 +165,7 @@ def test_lengths_and_ends_are_as_declared(name):
             assert (since <= env.episode_steps).all()
         if env.fixed_length:
             assert torch.equal(done, since == env.episode_steps)
+        assert not (truncated & (since < env.least_truncated)).any()
         since[done] = 0
 
 

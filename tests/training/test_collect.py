@@ -85,6 +85,34 @@ def test_one_observation_that_is_not_finite_does_not_spoil_the_episode():
     assert bool(torch.isfinite(run.collector.rollout.extras["dist"]).all())
 
 
+@pytest.mark.parametrize("task", ["popgym/BattleshipEasy", "popgym/ConcentrationEasy", "Wind"])
+@pytest.mark.parametrize("limit", [None, 50])
+def test_truncated_episodes_after_the_rollout_and_at_once(task, limit):
+    """A rollout as long as the shortest truncated episode, or shorter, asks what their final observations are worth in one call."""
+    settings = {**SMALL, "num_steps": 40, "memory_size": 8, "memory_output_size": 8, "previous_reward": True}
+    later, now = (Trainer(make_config(env=task, memory="shm", **settings),
+                          envs.make(task, num_envs=4, seed=3, **({} if limit is None else {"max_episode_steps": limit}))).collector
+                  for _ in range(2))
+    assert later.finals is not None
+    now.finals, cut = None, 0
+    for iteration in range(6):
+        for collector in (later, now):
+            collector.draw(iteration)
+            collector.collect()
+        a, b = later.rollout, now.rollout
+        assert torch.equal(a.action, b.action)
+        assert torch.equal(a.final["value"], b.final["value"])
+        assert torch.equal(a.final["value"] != 0, a.truncated & ~a.terminated)
+        cut += int(a.truncated.sum())
+    assert cut >= 8
+
+
+def test_a_rollout_longer_than_truncated_episodes_does_not_wait():
+    for steps, waits in ((64, True), (65, False)):
+        made = Trainer(make_config(env="popgym/BattleshipEasy", memory="none", **{**SMALL, "num_steps": steps}))
+        assert (made.collector.finals is not None) == waits
+
+
 class Masked(envs.BatchedEnv):
     single_observation_space, single_action_space = gymnasium.spaces.Discrete(2), gymnasium.spaces.Discrete(3)
     fixed_length, episode_steps = True, 20

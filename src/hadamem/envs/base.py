@@ -50,6 +50,7 @@ class BatchedEnv:
     reward_dtype: torch.dtype = torch.float32
     fixed_length: bool = False             # every episode has exactly `episode_steps` steps
     truncates: bool = True                 # the task's own rules may truncate episodes (a time limit always can)
+    truncates_early: bool = True           # ... of fewer than `episode_steps` steps
     layout: tuple[str, ...] = ()           # names accepted by reset(options={"layout": {...}})
     keys: ClassVar[Mapping[str, tuple[int, str]]] = MappingProxyType({})      # how a person plays: key -> (action, its name)
 
@@ -215,6 +216,15 @@ class BatchedEnv:
         elif resets is None:
             self.started.zero_()
         return obs, reward, terminated, truncated, info
+
+    @property
+    def least_truncated(self) -> int:
+        """No episode of fewer steps is truncated. 1 if nothing is known."""
+        limits = [] if self.max_episode_steps is None else [self.max_episode_steps]
+        if self.truncates:
+            early = self.truncates_early and not self.fixed_length
+            limits.append(1 if early or self.episode_steps is None else self.episode_steps)
+        return min(limits, default=1)
 
     def get_state(self) -> dict[str, Tensor]:
         """A copy of the complete state, random streams included: {name: tensor}. `set_state` restores it."""

@@ -19,7 +19,7 @@ from .. import states
 from ..agents import Actions, Agent, Image, Rollout
 from ..agents.distributions import MOST_JOINT
 from ..envs import trees
-from ..envs.base import nobody
+from ..envs.base import assign, nobody
 from ..envs.features import AgentInputs
 from ..runs.config import TrainConfig
 from ..states import State
@@ -56,6 +56,23 @@ class Slot(NamedTuple):
     next_obs: Any
 
 
+class Finals:
+    """How the latest truncated episode of each env ended: the final observation, the action and reward before it, the state after it."""
+
+    def __init__(self, obs: Any, action: Tensor, reward: Tensor, state: State):
+        """From tensors of the same kind."""
+        self.obs, self.action, self.reward = trees.apply(torch.clone, obs), action.clone(), reward.clone()
+        self.state = states.apply(torch.clone, state)
+
+    def keep(self, cut: Tensor, obs: Any, action: Tensor, reward: Tensor, state: State) -> None:
+        """Replace those of the envs `cut` [N]."""
+        if nobody(cut):
+            return
+        for mine, new in ((self.action, action), (self.reward, reward), *zip(trees.leaves(self.obs), trees.leaves(obs), strict=True),
+                          *zip(states.tensors(self.state), states.tensors(state), strict=True)):
+            assign(mine, cut, new)
+
+
 class Collector:
     """Steps a batched env with an agent. `rollout` holds what the last `collect` recorded."""
 
@@ -84,6 +101,8 @@ class Collector:
         self.waiting_since: float | None = None      # when the step began that the env has not finished (`time.monotonic`)
         self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(self.dtype)
         self.rollout = self._allocate(whole, next_obs)
+        once = self.truncates and steps <= env.unwrapped.least_truncated      # in a rollout, an env truncates one episode at most
+        self.finals = Finals(self.obs, self.previous_action, self.previous_reward, self.state) if once else None
         self.slots = [self._slot(t) for t in range(steps)]
         self.choose, self.advance = self._choose, self._advance      # the two halves of a step
 
@@ -110,6 +129,8 @@ class Collector:
                 self.waiting_since = None
             features = self._features(now.obs, now.previous_action, now.first, now.previous_reward)
             last = self.agent.bootstrap(features, now.state, now.first)
+            if self.finals is not None:
+                self._bootstrap_finals(self.finals)
         if self.next_obs == "last":
             trees.apply(_put, _at(r.next_obs, 0), final_obs)
         for name, value in last.items():
@@ -241,14 +262,16 @@ class Collector:
         paid = reward.to(self.previous_reward.dtype)
         if self.inputs.previous_reward:      # as `features` will see it
             paid = torch.clamp(paid.nan_to_num(0.0, 0.0, 0.0), self.limit.low, self.limit.high)
-        if slot.final:
+        if self.finals is not None:
+            self.finals.keep(truncated & ~terminated, info["final_obs"], taken, paid, state)
+        elif slot.final:
             self._record_final(slot, info["final_obs"], taken, paid, state, truncated & ~terminated)
         done = terminated | truncated
         self._count(reward, done, info)
         return Now(obs, taken.to(now.previous_action.dtype), done, paid, self._allowed(info), state), info.get("final_obs")
 
     def _record_final(self, slot: Slot, obs: Any, taken: Tensor, paid: Tensor, state: Any, cut: Tensor) -> None:
-        """Record `bootstrap` of the final observations of truncated episodes."""
+        """Record `bootstrap` of the final observations of truncated episodes, at once."""
         if nobody(cut):
             for place in slot.final.values():
                 place.zero_()
@@ -256,6 +279,18 @@ class Collector:
         first = torch.zeros_like(cut)
         for name, value in self.agent.bootstrap(self._features(obs, taken, first, paid), state, first).items():
             slot.final[name].copy_(torch.where(cut, value, 0.0))
+
+    def _bootstrap_finals(self, finals: Finals) -> None:
+        """The same for those of the whole rollout, in one call."""
+        r = self.rollout
+        cut = r.truncated & ~r.terminated
+        if nobody(cut):
+            values = dict.fromkeys(r.final, torch.zeros_like(self.returns))
+        else:
+            first = torch.zeros_like(self.first)
+            values = self.agent.bootstrap(self._features(finals.obs, finals.action, first, finals.reward), finals.state, first)
+        for name, value in values.items():
+            r.final[name].copy_(torch.where(cut, value[:, None], 0.0))
 
     def _allowed(self, info: dict[str, Any]) -> Tensor | None:
         """The mask of allowed actions; None if the env never sends one."""

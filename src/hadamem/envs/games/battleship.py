@@ -34,6 +34,7 @@ class Battleship(BatchedEnv):
     tries of an episode are not enough; that board lacks ships.
     """
 
+    truncates_early = False
     layout = ("board",)
 
     def __init__(self, num_envs: int = 1, *, board_size: int = 10, ship_sizes: Sequence[int] = (2, 3, 3, 4), **options: Any):

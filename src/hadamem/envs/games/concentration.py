@@ -28,6 +28,7 @@ class Concentration(BatchedEnv):
     The next episode's deck is shuffled while this one is played, one swap per step: an episode has at least as many steps as cards.
     """
 
+    truncates_early = False
     layout = ("deck",)
 
     def __init__(self, num_envs: int = 1, *, num_decks: int = 1, kind: str = "ranks", **options: Any):
