@@ -4,7 +4,7 @@
 
 Start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`). Every process builds a trainer of a task, the same with --envs times the envs, as
 if that many seeds were one batch, and half of them a third one, for a second stream. Then all replay their graphs (a rollout and its
-updates, again and again) at the same time. Prints the GPU's seconds per 15 million steps of one seed in each arrangement.
+updates, or one of these, again and again) at the same time. Prints the GPU's seconds per 15 million steps of a seed in each arrangement.
 """
 
 from __future__ import annotations
@@ -29,24 +29,25 @@ TASKS = ("RepeatPreviousEasy", "RepeatPreviousMedium", "RepeatPreviousHard", "Au
 STEPS = 15_000_000
 
 
-def replay(trainer: Trainer, until: float, rates: list[float]) -> None:
-    """Rollouts and updates until a time of the host's clock; appends the steps per second."""
+def replay(trainer: Trainer, until: float, rates: list[float], rollouts: bool, updates: bool) -> None:
+    """Rollouts, updates or both until a time of the host's clock; appends the steps per second."""
     config = trainer.config.algorithm
-    updates, steps, begin = config.num_epochs * config.num_minibatches, 0, time.time()
+    count, steps, begin = updates * config.num_epochs * config.num_minibatches, 0, time.time()
     with torch.cuda.stream(torch.cuda.Stream()):
         while time.time() < until:
-            trainer._collect()
-            for _ in range(updates):
+            if rollouts:
+                trainer._collect()
+            for _ in range(count):
                 trainer.agent.update()
             torch.cuda.current_stream().synchronize()
             steps += trainer.batch
     rates.append(steps / (time.time() - begin))
 
 
-def together(trainers: list[Trainer], seconds: float) -> float:
+def together(trainers: list[Trainer], seconds: float, rollouts: bool = True, updates: bool = True) -> float:
     """Steps per second of several trainers of this process, each in a thread and on a stream of its own."""
     until, rates = time.time() + seconds, []
-    threads = [threading.Thread(target=replay, args=(trainer, until, rates)) for trainer in trainers]
+    threads = [threading.Thread(target=replay, args=(trainer, until, rates, rollouts, updates)) for trainer in trainers]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -72,6 +73,8 @@ def work(args: argparse.Namespace) -> None:
         f"{half} processes": [one] if me < half else [],
         f"{half} processes of 2 streams": [one, make[2]] if me < half else [],
         f"{args.processes} processes": [one],
+        f"{args.processes} processes, rollouts alone": [one],
+        f"{args.processes} processes, updates alone": [one],
         f"{args.processes} processes, {args.envs} times the envs": [several],
     }
     for i, (name, trainers) in enumerate(stages.items()):
@@ -79,7 +82,7 @@ def work(args: argparse.Namespace) -> None:
         while len(list(folder.glob(f"{i}-*"))) < args.processes:
             time.sleep(0.01)
         if trainers:
-            found[name] = together(trainers, args.seconds)
+            found[name] = together(trainers, args.seconds, "updates alone" not in name, "rollouts alone" not in name)
         else:
             time.sleep(args.seconds)
     print(json.dumps(found))
