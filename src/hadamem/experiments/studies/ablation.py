@@ -57,6 +57,7 @@ BEST: Changes = {
     **options({      # compare with no-rotary
         "rows-per-episode": {"row_mode": "episode"}, "no-rotary-calibration-none": {"calibration": "none"},
     }, {**BEST_OPTIONS, "rotary": False}),
+    "entropy-0.08": {"ppo.ent_coef": 0.08},
     "tied-actor-init-0.01": {"network.actor_init": 0.01, OPTIONS: {**BEST_OPTIONS, "tied_start": True}},
 }
 
