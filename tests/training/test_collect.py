@@ -111,6 +111,8 @@ def test_a_rollout_longer_than_truncated_episodes_does_not_wait():
     for steps, waits in ((64, True), (65, False)):
         made = Trainer(make_config(env="popgym/BattleshipEasy", memory="none", **{**SMALL, "num_steps": steps}))
         assert (made.collector.finals is not None) == waits
+    sac = Trainer(make_config(env="Wind", memory="none", agent="sac", num_envs=4, num_steps=20, device="cpu", replay_size=1000))
+    assert sac.collector.finals is None                                          # nothing to ask for
 
 
 class Masked(envs.BatchedEnv):

@@ -101,7 +101,7 @@ class Collector:
         self.waiting_since: float | None = None      # when the step began that the env has not finished (`time.monotonic`)
         self.noise = actions.noise(steps, n, generator=torch.Generator(device), device=device).to(self.dtype)
         self.rollout = self._allocate(whole, next_obs)
-        once = self.truncates and steps <= env.unwrapped.least_truncated      # in a rollout, an env truncates one episode at most
+        once = self.rollout.final and steps <= env.unwrapped.least_truncated      # in a rollout, an env truncates one episode at most
         self.finals = Finals(self.obs, self.previous_action, self.previous_reward, self.state) if once else None
         self.slots = [self._slot(t) for t in range(steps)]
         self.choose, self.advance = self._choose, self._advance      # the two halves of a step
