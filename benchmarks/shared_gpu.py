@@ -1,6 +1,6 @@
 """What runs of PPO cost that share one GPU: in processes of their own, as streams of a process, and with several times the envs.
 
-    PYTHONPATH=src python benchmarks/shared_gpu.py [--preset popgym-best] [--memory shm] [--processes 8] [--envs 3] [--seconds 6]
+    PYTHONPATH=src python benchmarks/shared_gpu.py [--preset popgym-best] [--memory shm] [--processes 8] [--envs 3] [--seconds 6] [--no-overlap]
 
 Start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`). Every process builds a trainer of a task, the same with --envs times the envs, as
 if that many seeds were one batch, and half of them a third one, for a second stream. Then all replay their graphs (a rollout and its
@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from hadamem.kernels import _gates
 from hadamem.runs.presets import PRESETS
 from hadamem.training.trainer import Trainer
 from popgym_trainer import make_trainer
@@ -57,7 +58,7 @@ def together(trainers: list[Trainer], seconds: float, rollouts: bool = True, upd
 
 def work(args: argparse.Namespace) -> None:
     """One process: build, then measure whenever all others are ready, too."""
-    me, folder = args.worker, Path(args.folder)
+    me, folder, _gates.OVERLAP = args.worker, Path(args.folder), not args.no_overlap
     begin, task = time.time(), TASKS[me]
     steps = PRESETS[args.preset].settings["steps_per_iteration"]
     make = [make_trainer(args.preset, task, args.memory, steps_per_iteration=steps)]
@@ -95,6 +96,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=8, choices=range(2, len(TASKS) + 1))
     parser.add_argument("--envs", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--no-overlap", action="store_true", help="GRU, LSTM: launch no step before the one before it has ended")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     args = parser.parse_args()
