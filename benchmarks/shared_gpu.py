@@ -1,6 +1,6 @@
 """What runs of PPO cost that share one GPU: in processes of their own, as streams of a process, and with several times the envs.
 
-    PYTHONPATH=src python benchmarks/shared_gpu.py [--preset popgym-best] [--memory shm] [--processes 8] [--envs 3] [--seconds 6] [--no-overlap]
+    PYTHONPATH=src python benchmarks/shared_gpu.py [--memory shm] [--processes 8] [--envs 3] [--seconds 6] [--no-overlap]
 
 Start NVIDIA's MPS first (`nvidia-cuda-mps-control -d`). Every process builds a trainer of a task, the same with --envs times the envs, as
 if that many seeds were one batch, and half of them a third one, for a second stream. Then all replay their graphs (a rollout and its
