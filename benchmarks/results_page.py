@@ -95,6 +95,7 @@ UNDONE = {"best-small": {
     "relu-output": "relu behind the memory",
     "narrow-head": "head of 64 instead of 256",
     "actor-init-0.01": "an actor that starts at 0.01 instead of 0.1",
+    "entropy-0.08": "entropy 0.08 instead of 0.02",
     "square": "64 x 64 instead of 128 x 64",
     "relu-keys": "keys and queries through relu instead of signed ones",
     "no-rotary": "no rotary rows",
