@@ -1,6 +1,6 @@
 """Why agents stop below play without memory in POPGym's Concentration: they prefer some face-down cards to others.
 
-    OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/favourites.py [--ent-coef 0.02 0.08 0.2] [--steps 3000000] [--out FILE]
+    OMP_NUM_THREADS=1 PYTHONPATH=src python benchmarks/favourites.py [--task ConcentrationEasy] [--ent-coef 0.02 ...] [--steps 3000000]
 
 Trains `popgym-best` without memory, for each weight of the entropy, and plays on with the learned probabilities: as they are, with those of
 cards that lie face up taken out, and with what is left made more equal. Five minutes of a CPU core for each weight.
@@ -21,7 +21,7 @@ from hadamem.bench.timing import machine, write_json
 from hadamem.training.trainer import Trainer
 from popgym_trainer import make_trainer
 
-TASK, EPISODES = "ConcentrationEasy", 600
+EPISODES = 600
 PLAYS: dict[str, Callable[[Tensor], Tensor] | None] = {      # what becomes of the probabilities of face-down cards; None: nothing
     "as learned": None,
     "face-down cards alone": lambda p: p,
@@ -31,9 +31,9 @@ PLAYS: dict[str, Callable[[Tensor], Tensor] | None] = {      # what becomes of t
 
 
 @torch.no_grad()
-def play(trainer: Trainer, change: Callable[[Tensor], Tensor] | None) -> dict[str, float]:
+def play(trainer: Trainer, task: str, change: Callable[[Tensor], Tensor] | None) -> dict[str, float]:
     """Mean return x 100 and its standard error, the share of turns wasted on a card that is seen face up, the entropy of the choice."""
-    env = envs.make(f"popgym/{TASK}", num_envs=EPISODES, seed=5)
+    env = envs.make(f"popgym/{task}", num_envs=EPISODES, seed=5)
     obs, _ = env.reset(seed=5)
     state, first = trainer.agent.initial_state(EPISODES, "cpu", torch.Generator().manual_seed(0)), torch.ones(EPISODES, dtype=torch.bool)
     action = torch.zeros(EPISODES, dtype=trainer.inputs.action_dtype)
@@ -60,20 +60,22 @@ def play(trainer: Trainer, change: Callable[[Tensor], Tensor] | None) -> dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", default="ConcentrationEasy")
     parser.add_argument("--ent-coef", type=float, nargs="+", default=[0.02, 0.08, 0.2])
     parser.add_argument("--steps", type=int, default=3_000_000)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     found = {}
     for weight in args.ent_coef:
-        trainer = make_trainer("popgym-best", TASK, "none", device="cpu", total_steps=args.steps, ent_coef=weight)
+        trainer = make_trainer("popgym-best", args.task, "none", device="cpu", total_steps=args.steps, ent_coef=weight)
         while not trainer.done:
             trainer.iteration()
-        found[str(weight)] = {name: {key: round(x, 4) for key, x in play(trainer, change).items()} for name, change in PLAYS.items()}
+        plays = {name: play(trainer, args.task, change) for name, change in PLAYS.items()}
+        found[str(weight)] = {name: {key: round(x, 4) for key, x in numbers.items()} for name, numbers in plays.items()}
         print(weight, json.dumps(found[str(weight)], indent=1), flush=True)
     if args.out is not None:
         about = "popgym-best without memory, how it plays with its learned probabilities and with changed ones; benchmarks/favourites.py"
-        write_json(args.out, {"about": about, "machine": machine(torch.device("cpu")), "task": TASK, "steps": args.steps,
+        write_json(args.out, {"about": about, "machine": machine(torch.device("cpu")), "task": args.task, "steps": args.steps,
                               "episodes": EPISODES, "ent_coef": found})
 
 
