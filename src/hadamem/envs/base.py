@@ -20,6 +20,7 @@ from torch import Tensor
 
 from .. import random
 from . import trees
+from .checks import checked_action, checked_mode, checked_seed, positive
 
 if TYPE_CHECKING:
     from .render.blocks import Block
@@ -62,7 +63,7 @@ class BatchedEnv:
         if self.device.type == "cuda" and self.device.index is None and torch.cuda.is_available():
             self.device = torch.device("cuda", torch.cuda.current_device())
         self.first_env = first_env
-        self.autoreset_mode = _mode(autoreset_mode)
+        self.autoreset_mode = checked_mode(autoreset_mode)
         self.max_episode_steps = None if max_episode_steps is None else positive("max_episode_steps", max_episode_steps)
         self.validate = validate
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
@@ -71,7 +72,7 @@ class BatchedEnv:
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
         self.closed = False
         self.spec: Any = None
-        self._seed = None if seed is None else _checked_seed(seed)
+        self._seed = None if seed is None else checked_seed(seed)
         self._fresh = True                      # no reset yet
         self.resetting = False                  # inside reset(), where waiting for a GPU is allowed
         self._names: list[str] = []
@@ -314,54 +315,20 @@ class BatchedEnv:
         if seed is None:
             seed = self._seed if self._seed is not None else int(torch.randint(1 << 31, ()))
         if isinstance(seed, (int, np.integer)):
-            self._seed = _checked_seed(seed)
+            self._seed = checked_seed(seed)
             seeds, envs = torch.tensor(self._seed), torch.arange(self.first_env, self.first_env + self.num_envs)
         else:
             if len(seed) != self.num_envs:
                 raise ValueError(f"seed must be an int or one for each of {self.num_envs} envs, got {len(seed)}")
-            seeds = torch.tensor([_checked_seed(s) for s in seed], dtype=torch.int64)
+            seeds = torch.tensor([checked_seed(s) for s in seed], dtype=torch.int64)
             envs = torch.zeros(self.num_envs, dtype=torch.int64)
             self._seed = int(seeds[0])
         self.key.copy_(random.stream(seeds, envs))
         self.seeds, self.indices = seeds.expand(self.num_envs), envs
         self.prepare(self._seed)
 
-    def _checked_action(self, action: Any) -> Any:
-        space = self.single_action_space
-        if not isinstance(action, Tensor):
-            action = torch.as_tensor(np.asarray(action))
-        action = action.detach()             # the state must not hold an autograd graph
-        shape = (self.num_envs, *(space.shape or ()))
-        if action.shape != shape:
-            raise ValueError(f"action must have shape {list(shape)}, got {list(action.shape)}")
-        whole = not isinstance(space, gymnasium.spaces.Box)
-        if whole and (action.is_floating_point() or action.dtype == torch.bool):
-            raise TypeError(f"action must hold whole numbers for {space}, got {action.dtype}")
-        action = action.to(self.device, torch.int64 if whole else None)      # gather and scatter need int64
-        if self.validate:
-            self._check_range(action, space)
-        return action
-
-    def _check_range(self, action: Tensor, space: gymnasium.Space[Any]) -> None:
-        if isinstance(space, gymnasium.spaces.Box):
-            bad = ~torch.isfinite(action)
-        else:
-            sizes = space.nvec if isinstance(space, gymnasium.spaces.MultiDiscrete) else getattr(space, "n", 2)
-            n = torch.as_tensor(2 if isinstance(space, gymnasium.spaces.MultiBinary) else sizes, device=action.device)
-            low = torch.as_tensor(getattr(space, "start", 0), device=action.device)
-            bad = (action < low) | (action >= low + n)
-        if bool(bad.any()):
-            where = int(bad.reshape(self.num_envs, -1).any(1).nonzero()[0])
-            raise ValueError(f"action of env {where} is {action[where].tolist()}, outside {space}")
-
-
-def positive(name: str, value: Any) -> int:
-    """Check that `value` is a whole number >= 1, and return it."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return int(value)
+    def _checked_action(self, action: Any) -> Tensor:
+        return checked_action(action, self.single_action_space, self.num_envs, self.device, self.validate)
 
 
 def check_length(name: str, steps: int) -> int:
@@ -388,22 +355,3 @@ def assign(target: Tensor, mask: Tensor | None, value: Any) -> None:
 
 def _like(mask: Tensor, target: Tensor) -> Tensor:
     return mask.reshape(mask.shape + (1,) * (target.ndim - 1))
-
-
-def _checked_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)):
-        raise TypeError(f"seed must be a whole number, got {type(seed).__name__}")
-    if not 0 <= seed < 1 << 63:
-        raise ValueError(f"seed must be in 0 .. 2**63 - 1, got {seed}")
-    return int(seed)
-
-
-def _mode(mode: str | AutoresetMode) -> AutoresetMode:
-    if isinstance(mode, AutoresetMode):
-        return mode
-    known = {m.name.lower(): m for m in AutoresetMode}
-    key = str(mode).lower().replace("-", "_")
-    key = {"nextstep": "next_step", "samestep": "same_step"}.get(key, key)
-    if key not in known:
-        raise ValueError(f"unknown autoreset_mode {mode!r}; choose from {', '.join(known)}")
-    return known[key]

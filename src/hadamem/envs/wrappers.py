@@ -17,7 +17,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from . import trees
-from .base import BatchedEnv, positive
+from .base import BatchedEnv
+from .checks import positive
 from .features import FIRST_STEP, PREVIOUS_ACTION, FeatureMap
 from .spaces import action_dtype, appended_space
 from .spaces import null_action as find_null

@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from .. import envs, lookup
-from ..envs.base import positive
+from ..envs.checks import positive
 from ..statistics import mean_interval, rate_interval
 from .policy import PolicyState
 from .seeding import SEEDS, env_seed

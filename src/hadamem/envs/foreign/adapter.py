@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ... import lookup
 from .. import trees
-from ..base import BatchedEnv, _checked_seed, _mode, positive
+from ..base import BatchedEnv
+from ..checks import checked_mode, checked_seed, positive
 from .backends import Backend, InProcess
 from .group import failures
 from .pool import Workers
@@ -43,7 +44,7 @@ def adapt(env: str | Callable[..., gymnasium.Env[Any, Any]] | gymnasium.Env[Any,
     charge of it. options: passed to `gymnasium.make` or to the callable. Other arguments are as in `BatchedEnv`. Env i gets the seed
     seed + first_env + i, as in Gymnasium: use seeds for different runs that are further apart than num_envs.
     """
-    mode = None if autoreset_mode is None else _mode(autoreset_mode)
+    mode = None if autoreset_mode is None else checked_mode(autoreset_mode)
     backend: Backend
     if isinstance(env, gymnasium.vector.VectorEnv):
         if workers is not None or options or env_restarts or env_timeout or num_envs not in (1, env.num_envs):
@@ -212,11 +213,11 @@ class AdaptedEnv(BatchedEnv):
         if seed is None:
             seed = self._seed if self._seed is not None else int(torch.randint(1 << 31, ()))
         if isinstance(seed, (int, np.integer)):
-            self._seed = _checked_seed(seed)
+            self._seed = checked_seed(seed)
             return self._seed + self.first_env
         if len(seed) != self.num_envs:
             raise ValueError(f"seed must be an int or a list with one for each of the {self.num_envs} envs, got {len(seed)}")
-        return [_checked_seed(s) for s in seed]
+        return [checked_seed(s) for s in seed]
 
     def _add_mask(self, info: dict[str, Any]) -> None:
         has = np.asarray(self.backend.has_mask)

@@ -11,7 +11,8 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
 from ... import random
-from ..base import EPISODE, BatchedEnv, assign, nobody, positive
+from ..base import EPISODE, BatchedEnv, assign, nobody
+from ..checks import positive
 from ..render.blocks import WHITE, Block, Caption, Grid, Square
 
 LEVELS = {"Easy": dict(board_size=8), "Medium": dict(board_size=10), "Hard": dict(board_size=12)}

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ... import random
-from ..base import BatchedEnv, assign, positive
+from ..base import BatchedEnv, assign
+from ..checks import positive
 from ..render.blocks import BLACK, INK, RED, Caption, Card
 
 CARDS = 52

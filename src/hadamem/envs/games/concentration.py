@@ -10,7 +10,8 @@ import torch
 from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
-from ..base import EPISODE, BatchedEnv, assign, positive
+from ..base import EPISODE, BatchedEnv, assign
+from ..checks import positive
 from ..render.blocks import Block, Caption, Card, Cards
 from .cards import CARDS, CLASSES, FACES, checked_deck, classes, swap
 

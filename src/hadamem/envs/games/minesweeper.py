@@ -10,7 +10,8 @@ from gymnasium.spaces import Discrete, MultiDiscrete
 from torch import Tensor
 
 from ... import random
-from ..base import BatchedEnv, assign, positive
+from ..base import BatchedEnv, assign
+from ..checks import positive
 from ..render.blocks import BLUE, FAINT, RED, Block, Caption, Grid, Square
 
 LEVELS = {"Easy": dict(size=4, num_mines=2), "Medium": dict(size=6, num_mines=6), "Hard": dict(size=8, num_mines=10)}

@@ -9,7 +9,8 @@ from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from ... import random
-from ..base import BatchedEnv, assign, check_length, positive
+from ..base import BatchedEnv, assign, check_length
+from ..checks import positive
 from ..render.blocks import Bars, Block, Caption
 
 LEVELS = {"Easy": dict(num_arms=10, steps=200), "Medium": dict(num_arms=20, steps=400), "Hard": dict(num_arms=30, steps=600)}

@@ -15,7 +15,8 @@ from gymnasium.spaces import Box
 from torch import Tensor
 
 from ... import random
-from ..base import BatchedEnv, assign, positive
+from ..base import BatchedEnv, assign
+from ..checks import positive
 from ..render.blocks import BLUE, Block, Caption, Plane, Spot, Stroke, numbers
 from .task_sets import TaskSet
 

@@ -8,7 +8,7 @@ import torch
 from gymnasium.spaces import Discrete
 from torch import Tensor
 
-from ..base import positive
+from ..checks import positive
 from ..render.blocks import Block, Caption, Card, Cards
 from .cards import SUIT_KEYS, CardEnv, suit
 

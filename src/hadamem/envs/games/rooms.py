@@ -18,7 +18,8 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from ... import random
-from ..base import LONGEST, BatchedEnv, assign, positive
+from ..base import LONGEST, BatchedEnv, assign
+from ..checks import positive
 from ..render.blocks import Block, Colour
 from . import rooms_scene
 from .room_tables import APPLE, APPLE_CELLS, COLUMNS, NO_APPLE, ROWS, VIEW, Cell, Rules, Situation, Tables, subsets

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ... import random
-from ..base import positive
+from ..checks import positive
 
 RELEASE_SEED, RELEASE_SIZE = 1337, 200
 KINDS = ("wind", "point_robot", "point_robot_dense")

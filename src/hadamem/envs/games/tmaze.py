@@ -11,7 +11,8 @@ from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from ... import random
-from ..base import EPISODE, SLOTS, BatchedEnv, assign, positive
+from ..base import EPISODE, SLOTS, BatchedEnv, assign
+from ..checks import positive
 from ..render.blocks import Block, Caption, Grid, Square
 
 LONGEST = EPISODE // SLOTS - 4
